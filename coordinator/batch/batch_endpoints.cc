@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/batch/batch_endpoints.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -42,9 +43,10 @@ constexpr int64_t kBatchesListed = 20;
 constexpr char kWindow[] = "24h";
 constexpr int64_t kWindowSeconds = int64_t{24} * 3600;
 constexpr size_t kMostPairs = 16;
-constexpr size_t kMostPairKey = 64;
+constexpr size_t kMostPairKey = 64;  // Characters, as is the next.
 constexpr size_t kMostPairValue = 512;
-constexpr size_t kMostClientKey = 256;
+constexpr size_t kMostFileId = 256;
+constexpr char kTooLong[] = "string_above_max_length";  // A code of OpenAI's.
 
 // Returns the parts of a path between its slashes. A request that could not be
 // read has an empty path.
@@ -53,30 +55,32 @@ std::vector<std::string> PartsOf(absl::string_view path) {
   return absl::StrSplit(path.substr(1), '/');
 }
 
-// Reads what part of a list a request asks for. `most` entries, `usual` ones
-// unless it tells.
-absl::StatusOr<PageOptions> ReadPage(const HttpRequest& request,
-                                     const std::string& owner, int64_t usual,
-                                     int64_t most) {
-  PageOptions page;
-  page.owner = owner;
-  page.after = request.Parameter("after").value_or("");
-  page.limit = usual;
+ApiError Refusal(const char* code, std::string param, std::string message) {
+  ApiError error = BadField(std::move(param), std::move(message));
+  error.code = code;
+  return error;
+}
+
+// Reads what part of a list a request asks for: at most `most` entries, and as
+// many as `page` has unless it tells. Returns what is wrong.
+std::optional<ApiError> ReadPage(const HttpRequest& request, int64_t most,
+                                 PageOptions* page) {
+  page->after = request.Parameter("after").value_or("");
   if (const auto limit = request.Parameter("limit");
-      limit.has_value() && (!absl::SimpleAtoi(*limit, &page.limit) ||
-                            page.limit < 1 || page.limit > most)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("limit: '", limit->substr(0, 100),
-                     "', want an integer from 1 to ", most));
+      limit.has_value() && (!absl::SimpleAtoi(*limit, &page->limit) ||
+                            page->limit < 1 || page->limit > most)) {
+    return Refusal(kInvalidValue, "limit",
+                   absl::StrCat("'", limit->substr(0, 100),
+                                "', want an integer from 1 to ", most));
   }
-  if (const auto order = request.Parameter("order"); order.has_value()) {
-    if (*order != "asc" && *order != "desc") {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "order: '", order->substr(0, 100), "', want asc or desc"));
-    }
-    page.ascending = *order == "asc";
+  const std::string order = request.Parameter("order").value_or("desc");
+  if (order != "asc" && order != "desc") {
+    return Refusal(
+        kInvalidValue, "order",
+        absl::StrCat("'", order.substr(0, 100), "', want asc or desc"));
   }
-  return page;
+  page->ascending = order == "asc";
+  return std::nullopt;
 }
 
 // Returns the JSON of a list, whose entries `list` reads.
@@ -91,6 +95,12 @@ std::string PageJson(size_t limit, const std::vector<Record>& records,
   return ListJson(page);
 }
 
+// Returns the characters of a text in UTF-8.
+size_t CharactersOf(const std::string& text) {
+  return static_cast<size_t>(std::count_if(
+      text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
 // Returns the metadata as JSON; empty: none.
 std::string ReadMetadata(RequestFields* fields) {
   const RequestFields::Json* const metadata = fields->Find("metadata");
@@ -101,12 +111,25 @@ std::string ReadMetadata(RequestFields* fields) {
     return "";
   }
   for (const auto& [key, value] : metadata->items()) {
-    if (key.size() > kMostPairKey || !value.is_string() ||
-        value.get_ref<const std::string&>().size() > kMostPairValue) {
-      fields->FailField("metadata",
-                        absl::StrCat("want keys of at most ", kMostPairKey,
-                                     " bytes and strings of at most ",
-                                     kMostPairValue, " bytes"));
+    if (CharactersOf(key) > kMostPairKey) {
+      fields->Fail(
+          Refusal(kTooLong, "metadata",
+                  absl::StrCat("a key of ", CharactersOf(key),
+                               " characters, want at most ", kMostPairKey)));
+      return "";
+    }
+    const std::string name = absl::StrCat("metadata.", key);
+    const auto* const text = value.get_ptr<const std::string*>();
+    if (text == nullptr) {
+      fields->Fail(Refusal("invalid_type", name,
+                           absl::StrCat(value.type_name(), ", want a string")));
+      return "";
+    }
+    if (CharactersOf(*text) > kMostPairValue) {
+      fields->Fail(
+          Refusal(kTooLong, name,
+                  absl::StrCat(CharactersOf(*text),
+                               " characters, want at most ", kMostPairValue)));
       return "";
     }
   }
@@ -135,7 +158,9 @@ int64_t ReadOutputSeconds(RequestFields* fields) {
 
 std::string ReadRequired(RequestFields* fields, const char* name) {
   auto text = fields->Text(name);
-  if (!text.has_value()) fields->FailField(name, "missing, want a string");
+  if (text.value_or("").empty()) {
+    fields->Fail(Refusal(kMissingParameter, name, "missing, want a string"));
+  }
   return text.value_or("");
 }
 
@@ -146,19 +171,25 @@ std::optional<ApiError> ReadNewBatch(const HttpRequest& request,
   if (!json.ok()) return ErrorOf(json.status());
   RequestFields fields(*json);
   batch->input_file = ReadRequired(&fields, "input_file_id");
+  if (batch->input_file.size() > kMostFileId) {
+    fields.Fail(Refusal(kTooLong, "input_file_id",
+                        absl::StrCat(batch->input_file.size(),
+                                     " bytes, want at most ", kMostFileId)));
+  }
   batch->endpoint = ReadRequired(&fields, "endpoint");
   if (batch->endpoint != kChatEndpoint &&
       batch->endpoint != kCompletionEndpoint) {
-    fields.FailField(
-        "endpoint",
-        absl::StrCat("'", batch->endpoint.substr(0, 200), "', want one of ",
-                     kChatEndpoint, ", ", kCompletionEndpoint));
+    fields.Fail(
+        Refusal(kInvalidValue, "endpoint",
+                absl::StrCat("invalid value '", batch->endpoint.substr(0, 200),
+                             "', supported values are ", kChatEndpoint, " and ",
+                             kCompletionEndpoint)));
   }
   const std::string window = ReadRequired(&fields, "completion_window");
   if (window != kWindow) {
-    fields.FailField(
-        "completion_window",
-        absl::StrCat("'", window.substr(0, 200), "', want '", kWindow, "'"));
+    fields.Fail(Refusal(
+        kInvalidValue, "completion_window",
+        absl::StrCat("'", window.substr(0, 200), "', want '", kWindow, "'")));
   }
   batch->window_seconds = kWindowSeconds;
   batch->metadata = ReadMetadata(&fields);
@@ -265,14 +296,14 @@ Batches::Created BatchEndpoints::Responder(
 
 void BatchEndpoints::ListFilesOf(std::shared_ptr<HttpExchange> exchange) {
   const HttpRequest& request = exchange->request();
-  auto page = ReadPage(request, exchange->log().key_name, kMostFilesListed,
-                       kMostFilesListed);
-  if (!page.ok()) {
-    return exchange->Respond(ErrorResponse(ErrorOf(page.status())));
+  PageOptions page = {.owner = exchange->log().key_name,
+                      .limit = kMostFilesListed};
+  if (const auto error = ReadPage(request, kMostFilesListed, &page)) {
+    return exchange->Respond(ErrorResponse(*error));
   }
-  const auto limit = static_cast<size_t>(page->limit++);
+  const auto limit = static_cast<size_t>(page.limit++);
   Reply(std::move(exchange),
-        [limit, page = *std::move(page),
+        [limit, page = std::move(page),
          purpose = request.Parameter("purpose").value_or("")](
             Database& database) -> Text {
           RF_ASSIGN_OR_RETURN(const auto files,
@@ -331,14 +362,15 @@ void BatchEndpoints::DeleteFileOf(std::shared_ptr<HttpExchange> exchange,
 }
 
 void BatchEndpoints::ListBatchesOf(std::shared_ptr<HttpExchange> exchange) {
-  auto page = ReadPage(exchange->request(), exchange->log().key_name,
-                       kBatchesListed, kMostBatchesListed);
-  if (!page.ok()) {
-    return exchange->Respond(ErrorResponse(ErrorOf(page.status())));
+  PageOptions page = {.owner = exchange->log().key_name,
+                      .limit = kBatchesListed};
+  if (const auto error =
+          ReadPage(exchange->request(), kMostBatchesListed, &page)) {
+    return exchange->Respond(ErrorResponse(*error));
   }
-  const auto limit = static_cast<size_t>(page->limit++);
+  const auto limit = static_cast<size_t>(page.limit++);
   Reply(std::move(exchange),
-        [limit, page = *std::move(page)](Database& database) -> Text {
+        [limit, page = std::move(page)](Database& database) -> Text {
           RF_ASSIGN_OR_RETURN(const auto batches, ListBatches(database, page));
           return PageJson(limit, batches, BatchJson);
         });
@@ -356,7 +388,7 @@ void BatchEndpoints::CreateBatch(std::shared_ptr<HttpExchange> exchange) {
                            exchange](absl::StatusOr<BatchRecord> created) {
           const absl::Status status = created.status();
           if (absl::IsNotFound(status)) {
-            // A 404 would tell of the request's path.
+            // The bytes are gone. A 404 would tell of the request's path.
             door->Respond(exchange,
                           ErrorResponse(BadField(
                               "input_file_id", std::string(status.message()))));

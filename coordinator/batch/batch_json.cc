@@ -91,8 +91,10 @@ std::string BatchJson(const BatchRecord& batch) {
       &out, ",\"usage\":{\"input_tokens\":", batch.prompt_tokens,
       ",\"input_tokens_details\":{\"cached_tokens\":", batch.cached_tokens,
       "},\"output_tokens\":", batch.completion_tokens,
-      ",\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":",
-      batch.prompt_tokens + batch.completion_tokens, "}");
+      ",\"output_tokens_details\":{\"reasoning_tokens\":",
+      batch.reasoning_tokens,
+      "},\"total_tokens\":", batch.prompt_tokens + batch.completion_tokens,
+      "}");
   absl::StrAppend(&out, ",\"metadata\":",
                   batch.metadata.empty() ? "null" : batch.metadata, "}");
   return out;

@@ -18,6 +18,10 @@ namespace ringfleet::coordinator {
 // Purpose of an upload.
 inline constexpr char kBatchPurpose[] = "batch";
 
+// Codes of OpenAI's errors.
+inline constexpr char kMissingParameter[] = "missing_required_parameter";
+inline constexpr char kInvalidValue[] = "invalid_value";
+
 // A file expires so many seconds after it was made.
 inline constexpr char kCreatedAnchor[] = "created_at";
 inline constexpr int64_t kLeastFileSeconds = 3600;

@@ -13,8 +13,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "cluster/process/file_error.h"
 #include "cluster/process/status_macros.h"
+#include "coordinator/batch/batch_json.h"
 #include "coordinator/http/json_text.h"
 
 namespace ringfleet::coordinator {
@@ -25,6 +27,7 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kReadBytes = size_t{1} << 20;
 // Prompts that are equal so far are worth running one after the other.
 constexpr size_t kCommonBytes = 256;
+constexpr size_t kMostShownBytes = 200;  // Of a value in an error.
 
 // Returns a string field. Null: absent, or no string.
 const std::string* TextField(const Json& object, const char* name) {
@@ -118,19 +121,12 @@ class LineScanner {
     if (!first) {
       return Fail(
           {.code = "duplicate_custom_id",
-           .message = absl::StrCat("'", line.custom_id,
+           .message = absl::StrCat("custom_id: '", line.custom_id,
                                    "' is also that of line ", twin->second),
            .param = "custom_id",
            .number = number});
     }
-    if (auto error = CheckGenerationRequest(line.body, line.chat, context_)) {
-      return Fail(
-          {.code = error->code.empty() ? "invalid_request" : error->code,
-           .message = std::move(error->message),
-           .param = error->param.empty() ? "body"
-                                         : absl::StrCat("body.", error->param),
-           .number = number});
-    }
+    if (auto error = CheckBody(line, number)) return Fail(*std::move(error));
     LineRecord record;
     record.number = number;
     record.begin = begin;
@@ -149,6 +145,42 @@ class LineScanner {
   }
 
  private:
+  std::optional<LineError> CheckBody(const BatchLine& line, int64_t number) {
+    const std::string body = line.wrapped ? "body." : "";
+    const auto fail = [&body, number](std::string code, const char* field,
+                                      absl::string_view why) {
+      return LineError{.code = std::move(code),
+                       .message = absl::StrCat(body, field, ": ", why),
+                       .param = absl::StrCat(body, field),
+                       .number = number};
+    };
+    const std::string* const model = TextField(line.body, "model");
+    if (model == nullptr && !endpoint_.empty()) {
+      return fail("invalid_request", "model",
+                  absl::StrCat("missing required parameter, want '",
+                               context_.served_name, "'"));
+    }
+    if (model != nullptr && *model != context_.served_name) {
+      return fail("model_not_found", "model",
+                  absl::StrCat("'", model->substr(0, kMostShownBytes),
+                               "' is not supported, want '",
+                               context_.served_name, "'"));
+    }
+    const auto stream = line.body.find("stream");
+    if (stream != line.body.end() && *stream == true) {
+      return fail("streaming_unsupported", "stream",
+                  "streaming is not supported in batches, want false");
+    }
+    auto error = CheckGenerationRequest(line.body, line.chat, context_);
+    if (!error.has_value()) return std::nullopt;
+    // The message begins with the field.
+    return LineError{
+        .code = error->code.empty() ? "invalid_request" : error->code,
+        .message = absl::StrCat(body, error->message),
+        .param = absl::StrCat(body, error->param),
+        .number = number};
+  }
+
   bool Fail(LineError error) {
     out_->errors.push_back(std::move(error));
     return out_->errors.size() < kMostLineErrors;
@@ -196,8 +228,19 @@ std::optional<LineError> ReadBatchLine(absl::string_view text, int64_t number,
   }
   absl::StatusOr<Json> json = ParseJsonBody(text);
   if (!json.ok()) {
-    return fail("invalid_json_line", std::string(json.status().message()));
+    absl::string_view why = json.status().message();
+    absl::ConsumePrefix(&why, "body: ");  // The body is a field of the line.
+    return fail("invalid_json_line", std::string(why));
   }
+  const auto missing = [&fail, &json](const char* name, const char* wanted) {
+    const auto it = json->find(name);
+    return fail(kMissingParameter,
+                absl::StrCat(name, ": ",
+                             it == json->end() ? "missing required parameter"
+                                               : it->type_name(),
+                             ", want ", wanted),
+                name);
+  };
   const bool wrapped = json->contains("body") || json->contains("url") ||
                        json->contains("method") || !endpoint.empty();
   const auto id = json->find("custom_id");
@@ -205,62 +248,58 @@ std::optional<LineError> ReadBatchLine(absl::string_view text, int64_t number,
     out->custom_id = *text_id;
   } else if (id != json->end()) {
     return fail("invalid_custom_id",
-                absl::StrCat(id->type_name(), ", want a string"), "custom_id");
-  } else if (wrapped) {
-    return fail("missing_required_parameter", "missing, want a string",
+                absl::StrCat("custom_id: ", id->type_name(), ", want a string"),
                 "custom_id");
+  } else if (wrapped) {
+    return missing("custom_id", "a string");
   } else {
     out->custom_id = absl::StrCat("line-", number);
   }
   if (out->custom_id.empty() || out->custom_id.size() > kMostCustomIdBytes) {
     return fail("invalid_custom_id",
-                absl::StrCat(out->custom_id.size(), " bytes, want 1 to ",
-                             kMostCustomIdBytes),
+                absl::StrCat("custom_id: ", out->custom_id.size(),
+                             " bytes, want 1 to ", kMostCustomIdBytes),
                 "custom_id");
   }
   if (!wrapped) {
     out->chat = json->contains("messages");
     if (!out->chat && !json->contains("prompt")) {
-      return fail("missing_required_parameter",
+      return fail(kMissingParameter,
                   "neither body nor prompt nor messages, want one of them");
     }
     json->erase("custom_id");
+    out->wrapped = false;
     out->body = *std::move(json);
     return std::nullopt;
   }
   const std::string* const method = TextField(*json, "method");
-  if (method == nullptr || *method != "POST") {
-    return fail(
-        "invalid_method",
-        absl::StrCat(method == nullptr ? "missing" : method->substr(0, 200),
-                     ", want POST"),
-        "method");
+  if (method == nullptr) return missing("method", "POST");
+  if (*method != "POST") {
+    return fail("invalid_method",
+                absl::StrCat("method: '", method->substr(0, kMostShownBytes),
+                             "', want POST"),
+                "method");
   }
   const std::string* const url = TextField(*json, "url");
-  if (url == nullptr) {
-    return fail("missing_required_parameter", "missing, want an endpoint",
-                "url");
-  }
+  if (url == nullptr) return missing("url", "an endpoint");
   if (!endpoint.empty() && *url != endpoint) {
-    return fail("mismatched_endpoint",
-                absl::StrCat(url->substr(0, 200), ", want ", endpoint,
-                             ", the endpoint of the batch"),
+    return fail("invalid_url",
+                absl::StrCat("url: '", url->substr(0, kMostShownBytes),
+                             "' does not match the endpoint of the batch, ",
+                             "want ", endpoint),
                 "url");
   }
   if (*url != kChatEndpoint && *url != kCompletionEndpoint) {
-    return fail("invalid_url",
-                absl::StrCat(url->substr(0, 200), ", want ", kChatEndpoint,
-                             " or ", kCompletionEndpoint),
-                "url");
+    return fail(
+        "invalid_url",
+        absl::StrCat("url: '", url->substr(0, kMostShownBytes), "', want ",
+                     kChatEndpoint, " or ", kCompletionEndpoint),
+        "url");
   }
   out->chat = *url == kChatEndpoint;
   const auto body = json->find("body");
   if (body == json->end() || !body->is_object()) {
-    return fail(
-        "missing_required_parameter",
-        absl::StrCat(body == json->end() ? "missing" : body->type_name(),
-                     ", want an object"),
-        "body");
+    return missing("body", "an object");
   }
   out->body = std::move(*body);
   return std::nullopt;

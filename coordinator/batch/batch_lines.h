@@ -4,8 +4,10 @@
 //   {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions",
 //    "body": {"messages": [...], "max_tokens": 100}}
 //
-// Where the batch names no endpoint, a line may also be the body itself:
-// {"prompt": "..."} or {"messages": [...]}, with or without a custom_id.
+// A batch that names its endpoint takes lines of this form alone, with the
+// model in the body. Where the batch names no endpoint, the model may be
+// absent, and a line may also be the body itself: {"prompt": "..."} or
+// {"messages": [...]}, with or without a custom_id.
 #ifndef RINGFLEET_COORDINATOR_BATCH_BATCH_LINES_H_
 #define RINGFLEET_COORDINATOR_BATCH_BATCH_LINES_H_
 
@@ -35,9 +37,9 @@ inline constexpr size_t kMostLineErrors = 100;
 // An error of a line, or of the file. Codes are those of OpenAI's batches.
 struct LineError {
   std::string code;
-  std::string message;
-  std::string param;   // Empty: none.
-  int64_t number = 0;  // The line's, from 1; 0: none.
+  std::string message;  // Names the field.
+  std::string param;    // Empty: none.
+  int64_t number = 0;   // The line's, from 1; 0: none.
 };
 
 // A list of {code, message, param, line}.
@@ -46,6 +48,7 @@ std::string LineErrorsJson(const std::vector<LineError>& errors);
 struct BatchLine {
   std::string custom_id;
   bool chat = false;
+  bool wrapped = true;  // The line has the body as a field, else is the body.
   nlohmann::ordered_json body;
 };
 

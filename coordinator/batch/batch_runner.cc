@@ -72,10 +72,15 @@ BatchUsage UsageOf(const Json& body) {
   }
   usage.prompt_tokens = NumberAt(*told, "prompt_tokens");
   usage.completion_tokens = NumberAt(*told, "completion_tokens");
-  const auto details = told->find("prompt_tokens_details");
-  if (details != told->end() && details->is_object()) {
-    usage.cached_tokens = NumberAt(*details, "cached_tokens");
-  }
+  const auto detail = [&told](const char* list, const char* name) {
+    const auto details = told->find(list);
+    return details != told->end() && details->is_object()
+               ? NumberAt(*details, name)
+               : 0;
+  };
+  usage.cached_tokens = detail("prompt_tokens_details", "cached_tokens");
+  usage.reasoning_tokens =
+      detail("completion_tokens_details", "reasoning_tokens");
   return usage;
 }
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@ constexpr std::chrono::minutes kUpkeep{10};
 // An upload that is not recorded by then was cut off.
 constexpr std::chrono::hours kUploadTime{24};
 constexpr std::chrono::seconds kValidateAgain{1};
+constexpr size_t kMostBatchName = 256;
 
 absl::Status CheckNew(const NewBatch& batch) {
   if (batch.priority < 1) {
@@ -38,6 +40,47 @@ absl::Status CheckNew(const NewBatch& batch) {
         absl::StrCat("endpoint: '", batch.endpoint.substr(0, 200), "', want ",
                      kChatEndpoint, " or ", kCompletionEndpoint));
   }
+  // Lists of batches carry the names.
+  if (batch.name.size() > kMostBatchName) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "name: ", batch.name.size(), " bytes, want at most ", kMostBatchName));
+  }
+  const size_t key_bytes = batch.client_key.value_or("").size();
+  if (key_bytes > kMostClientKey) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "key: ", key_bytes, " bytes, want at most ", kMostClientKey));
+  }
+  return absl::OkStatus();
+}
+
+// Returns whether a batch is what another call with its key wants. The upload
+// may have been deleted, or sent again, since.
+bool IsSame(const BatchRecord& batch, const NewBatch& wanted,
+            const FileRecord& input) {
+  // The order of its pairs says nothing.
+  const auto metadata = [](const std::string& json) {
+    return json.empty() ? nlohmann::json() : nlohmann::json::parse(json);
+  };
+  return (batch.input_file == wanted.input_file ||
+          (!input.hash.empty() && batch.input_hash == input.hash)) &&
+         batch.endpoint == wanted.endpoint &&
+         metadata(batch.metadata) == metadata(wanted.metadata);
+}
+
+// Gives a batch the bytes of its upload under a name of its own, so that the
+// upload can be deleted.
+absl::Status LinkInput(const Store& store, const std::string& file,
+                       const std::string& batch) {
+  const std::string path = store.FilePath(batch);
+  if (link(store.FilePath(file).c_str(), path.c_str()) != 0 &&
+      errno != EEXIST) {
+    return cluster::FileError(path, errno);
+  }
+  RF_RETURN_IF_ERROR(SyncFolder(store.FilePath("")));
+  // RemoveStrangers, which may not know this batch yet, spares young files.
+  std::error_code ignored;
+  std::filesystem::last_write_time(
+      path, std::filesystem::file_time_type::clock::now(), ignored);
   return absl::OkStatus();
 }
 
@@ -46,8 +89,10 @@ absl::StatusOr<BatchRecord> InsertNew(const Store& store, Database& database,
                                       const NewBatch& wanted,
                                       const std::string& model,
                                       const std::string& id) {
-  RF_ASSIGN_OR_RETURN(const FileRecord input,
-                      FindFile(database, wanted.input_file, wanted.owner));
+  const auto found = FindFile(database, wanted.input_file, wanted.owner);
+  // The validation tells of a file that is not there, as OpenAI does.
+  if (!found.ok() && !absl::IsNotFound(found.status())) return found.status();
+  const FileRecord input = found.ok() ? *found : FileRecord();
   if (!input.batch.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("input_file_id: ", input.id, " has the purpose ",
@@ -57,14 +102,14 @@ absl::StatusOr<BatchRecord> InsertNew(const Store& store, Database& database,
     RF_ASSIGN_OR_RETURN(
         std::optional<BatchRecord> known,
         FindBatchByKey(database, wanted.owner, *wanted.client_key));
-    if (known.has_value() && known->input_hash == input.hash &&
-        known->endpoint == wanted.endpoint) {
+    if (known.has_value() && IsSame(*known, wanted, input)) {
       return *std::move(known);
     }
     if (known.has_value()) {
       return absl::AlreadyExistsError(absl::StrCat(
-          "key '", *wanted.client_key, "': batch ", known->id,
-          " has it with another input or endpoint, want another key"));
+          "conflict: key '", *wanted.client_key, "' is that of batch ",
+          known->id,
+          " with another input, endpoint or metadata, want another key"));
     }
   }
   BatchRecord batch;
@@ -74,7 +119,7 @@ absl::StatusOr<BatchRecord> InsertNew(const Store& store, Database& database,
   batch.client_key = wanted.client_key;
   batch.model = model;
   batch.endpoint = wanted.endpoint;
-  batch.input_file = input.id;
+  batch.input_file = wanted.input_file;
   batch.input_hash = input.hash;
   batch.priority = wanted.priority;
   batch.created_ms = store.now_ms();
@@ -83,18 +128,9 @@ absl::StatusOr<BatchRecord> InsertNew(const Store& store, Database& database,
   }
   batch.output_seconds = wanted.output_seconds;
   batch.metadata = wanted.metadata;
-  // The batch has the bytes under a name of its own, so that the upload can be
-  // deleted.
-  const std::string path = store.FilePath(id);
-  if (link(store.FilePath(input.id).c_str(), path.c_str()) != 0 &&
-      errno != EEXIST) {
-    return cluster::FileError(path, errno);
+  if (found.ok()) {
+    RF_RETURN_IF_ERROR(LinkInput(store, input.id, id));
   }
-  RF_RETURN_IF_ERROR(SyncFolder(store.FilePath("")));
-  // RemoveStrangers, which may not know this batch yet, spares young files.
-  std::error_code ignored;
-  std::filesystem::last_write_time(
-      path, std::filesystem::file_time_type::clock::now(), ignored);
   RF_RETURN_IF_ERROR(InsertBatch(database, batch));
   return batch;
 }
@@ -168,9 +204,9 @@ void Batches::Cancel(const std::string& id, const std::string& owner,
       [this, id, owner, cancelled](Database& database) {
         RF_ASSIGN_OR_RETURN(const BatchRecord before,
                             FindBatch(database, id, owner));
-        if (before.has_ended()) {
+        if (before.has_ended() && before.state != kBatchCancelled) {
           return absl::FailedPreconditionError(
-              absl::StrCat("batch ", id, " is ", before.state,
+              absl::StrCat("cannot cancel batch ", id, ": it is ", before.state,
                            ", want one that has not ended"));
         }
         RF_RETURN_IF_ERROR(CancelBatch(database, id, store().now_ms()));
@@ -269,6 +305,15 @@ void Batches::Validate(const BatchRecord& batch) {
 }
 
 absl::Status Batches::Scan(const BatchRecord& batch, ScannedLines* out) {
+  if (batch.input_hash.empty()) {
+    out->errors.push_back(
+        {.code = "invalid_request",
+         .message =
+             absl::StrCat("file_id: cannot find file '", batch.input_file, "'"),
+         .param = "file_id",
+         .number = 0});
+    return absl::OkStatus();
+  }
   const std::string path = store().FilePath(batch.id);
   const GenerationContext context = {options_.model, options_.jobs->context(),
                                      options_.default_max_tokens,

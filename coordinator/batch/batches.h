@@ -9,6 +9,7 @@
 #ifndef RINGFLEET_COORDINATOR_BATCH_BATCHES_H_
 #define RINGFLEET_COORDINATOR_BATCH_BATCHES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -31,11 +32,13 @@ namespace ringfleet::coordinator {
 
 // Priority of a batch's lines unless its client asks for another.
 inline constexpr int32_t kBatchPriority = 100;
+inline constexpr size_t kMostClientKey = 256;
 
 struct NewBatch {
-  std::string owner;       // Name of the API key; empty: none.
-  std::string name;        // For people; empty: none.
-  std::string input_file;  // Id of an upload of the owner.
+  std::string owner;  // Name of the API key; empty: none.
+  std::string name;   // For people; empty: none.
+  // Id of an upload of the owner. The validation fails if there is none.
+  std::string input_file;
   // "/v1/chat/completions" or "/v1/completions". Empty: each line tells its
   // own, or shows it by its fields.
   std::string endpoint;
@@ -62,15 +65,16 @@ class Batches {
   // `done` with the batch that was made before. `done` may run on the store's
   // thread and must not block.
   //
-  // Errors: NOT_FOUND: no such file. INVALID_ARGUMENT: the file is no upload
-  // for batches, a priority below 1, or an endpoint that no batch has.
-  // ALREADY_EXISTS: the key belongs to a batch of another input or endpoint.
-  // Those of Store::WriteNow.
+  // Errors: INVALID_ARGUMENT: the file is no upload for batches, a priority
+  // below 1, an endpoint that no batch has, or a name or key of more than 256
+  // bytes. ALREADY_EXISTS: the key belongs to a batch of another input,
+  // endpoint or metadata. NOT_FOUND: the bytes of the file are gone. Those of
+  // Store::WriteNow.
   void Create(NewBatch batch, Created done);
 
-  // Begins to end a batch. Does nothing to one that is ending.
+  // Begins to end a batch. Does nothing to one that is ending, or cancelled.
   // Errors: NOT_FOUND: the owner has no such batch. FAILED_PRECONDITION: it has
-  // ended. Those of Store::WriteNow.
+  // ended otherwise. Those of Store::WriteNow.
   void Cancel(const std::string& id, const std::string& owner, Created done);
 
   // Deletes a file of the owner's. Batches that were made of it go on.

@@ -114,6 +114,12 @@ absl::StatusOr<std::string> FileDownload::NextLines() {
     for (const OutputRecord& line : page) lines += line.text;
     if (more) position_ = page.back().number;
   }
+  sent_ += static_cast<int64_t>(lines.size());
+  if (lines.empty() && sent_ != file_.bytes) {
+    return absl::NotFoundError(absl::StrCat("file ", file_.id,
+                                            ": deleted after ", sent_, " of ",
+                                            file_.bytes, " bytes"));
+  }
   return lines;
 }
 

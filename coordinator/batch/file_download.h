@@ -49,6 +49,7 @@ class FileDownload final : public HttpExchangeListener,
   const FileRecord file_;
   const int descriptor_;  // An upload's; -1: the store has the lines.
   int64_t position_ = 0;  // Bytes, or the number of the last line.
+  int64_t sent_ = 0;      // Bytes of lines.
   bool gone_ = false;     // The client, for the I/O thread.
   std::shared_ptr<FileDownload> self_;  // While the client takes a piece.
 };

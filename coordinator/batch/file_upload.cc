@@ -77,11 +77,13 @@ class FileUpload::Form final : public FormReceiver {
   // Records the file of a whole form.
   absl::StatusOr<FileRecord> Finish() {
     part_ = kFileField;
-    if (upload_ == nullptr) return FailField("missing, want a file");
+    if (upload_ == nullptr)
+      return FailField("missing, want a file", kMissingParameter);
     if (upload_->bytes() == 0) return FailField("the file is empty");
     part_ = kPurposeField;
     if (fields_.count(part_) == 0) {
-      return FailField(absl::StrCat("missing, want '", kBatchPurpose, "'"));
+      return FailField(absl::StrCat("missing, want '", kBatchPurpose, "'"),
+                       kMissingParameter);
     }
     int64_t seconds = 0;
     const auto anchor = fields_.find(kAnchorField);
@@ -114,8 +116,11 @@ class FileUpload::Form final : public FormReceiver {
     problem_ = std::move(error);
     return absl::InvalidArgumentError("");
   }
-  absl::Status FailField(std::string message) {
-    return Fail(BadField(part_, std::move(message)));
+  absl::Status FailField(std::string message,
+                         const char* code = kInvalidValue) {
+    ApiError error = BadField(part_, std::move(message));
+    error.code = code;
+    return Fail(std::move(error));
   }
   absl::Status FailStore(const absl::Status& status) {
     return Fail(StoreErrorOf(status, store_->is_lost()));

@@ -110,7 +110,7 @@ std::optional<HttpResponse> Api::OnHead(const HttpRequest& head,
   const HttpRoute* const route = Find(head.path);
   if (route == nullptr) {
     return ErrorResponse({.status = 404,
-                          .message = IsOfStore(head.path)
+                          .message = more_ == nullptr && IsOfStore(head.path)
                                          ? "files and batches need a store, "
                                            "want a coordinator with state_dir"
                                          : "no such path"});

@@ -56,7 +56,10 @@ std::string UnescapedUrl(absl::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     uint32_t byte = 0;
+    // SimpleHexAtoi alone takes signs and spaces, too.
     if (text[i] == '%' && i + 2 < text.size() &&
+        absl::ascii_isxdigit(static_cast<unsigned char>(text[i + 1])) &&
+        absl::ascii_isxdigit(static_cast<unsigned char>(text[i + 2])) &&
         absl::SimpleHexAtoi(text.substr(i + 1, 2), &byte)) {
       out.push_back(static_cast<char>(byte));
       i += 2;

@@ -49,9 +49,9 @@ class LimitedJson final : public nlohmann::json_sax<ordered_json> {
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
     // 406: a number beyond a double.
-    return Fail(absl::StrCat(
-        error.id == 406 ? "a number that is too large" : "not JSON in UTF-8",
-        " at byte ", position));
+    return Fail(absl::StrCat(error.id == 406 ? "a number that is too large"
+                                             : "not valid JSON in UTF-8",
+                             " at byte ", position));
   }
 
  private:
@@ -91,6 +91,12 @@ class LimitedJson final : public nlohmann::json_sax<ordered_json> {
   std::string problem_;
 };
 
+// Returns true for a character beyond ASCII at which some clients end a line:
+// Python's str.splitlines, and with it httpx, cuts JSON Lines and events there.
+bool IsWideLineEnd(uint32_t code_point) {
+  return code_point == 0x85 || code_point == 0x2028 || code_point == 0x2029;
+}
+
 }  // namespace
 
 absl::StatusOr<ordered_json> ParseJsonBody(absl::string_view body) {
@@ -114,10 +120,13 @@ void AppendJsonString(absl::string_view text, std::string* out) {
     const auto byte = static_cast<uint8_t>(text[i]);
     if (byte >= 0x80) {
       const Utf8Unit unit = NextUtf8(text.substr(i));
-      if (unit.kind == Utf8Unit::kCharacter) {
-        absl::StrAppend(out, text.substr(i, unit.size));
-      } else {
+      if (unit.kind != Utf8Unit::kCharacter) {
         AppendUtf8(0xFFFD, out);
+      } else if (IsWideLineEnd(unit.code_point)) {
+        absl::StrAppend(out, "\\u",
+                        absl::Hex(unit.code_point, absl::kZeroPad4));
+      } else {
+        absl::StrAppend(out, text.substr(i, unit.size));
       }
       i += unit.size;
       continue;

@@ -120,7 +120,7 @@ void BatchCalls::Describe(const BatchRecord& batch, v1::JobInfo* info) const {
     info->set_error_code(
         static_cast<uint32_t>(absl::StatusCode::kInvalidArgument));
     info->set_error(batch.errors.empty() ? "the input was deleted"
-                                         : "lines of the file have errors");
+                                         : "the input has errors");
   } else if (batch.state == kBatchExpired) {
     info->set_error_code(
         static_cast<uint32_t>(absl::StatusCode::kDeadlineExceeded));
@@ -274,11 +274,16 @@ absl::Status BatchCalls::Cancel(const std::string& id) {
   AwaitedBatch awaited;
   batches_->Cancel(id, "", awaited.Done());
   const auto deadline = cluster::Deadline::After(kLongestCancel);
-  const absl::Status status =
-      awaited.Wait([deadline] { return deadline.Expired(); }).status();
-  return absl::IsCancelled(status)
-             ? absl::UnavailableError("the store's disk does not answer")
-             : status;
+  const auto batch = awaited.Wait([deadline] { return deadline.Expired(); });
+  if (absl::IsCancelled(batch.status())) {
+    return absl::UnavailableError("the store's disk does not answer");
+  }
+  RF_RETURN_IF_ERROR(batch.status());
+  if (batch->has_ended()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("batch ", id, " was cancelled before"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace ringfleet::coordinator

@@ -17,7 +17,8 @@ constexpr char kBatchColumns[] =
     "state, created_ms, in_progress_ms, expires_ms, finalizing_ms, "
     "completed_ms, failed_ms, expired_ms, cancelling_ms, cancelled_ms, "
     "output_seconds, total, completed, failed, prompt_tokens, cached_tokens, "
-    "completion_tokens, output_file, error_file, metadata, errors";
+    "completion_tokens, reasoning_tokens, output_file, error_file, metadata, "
+    "errors";
 
 BatchRecord BatchOfRow(const Statement& row) {
   int column = 0;
@@ -40,7 +41,8 @@ BatchRecord BatchOfRow(const Statement& row) {
         &batch.finalizing_ms, &batch.completed_ms, &batch.failed_ms,
         &batch.expired_ms, &batch.cancelling_ms, &batch.cancelled_ms,
         &batch.output_seconds, &batch.total, &batch.completed, &batch.failed,
-        &batch.prompt_tokens, &batch.cached_tokens, &batch.completion_tokens}) {
+        &batch.prompt_tokens, &batch.cached_tokens, &batch.completion_tokens,
+        &batch.reasoning_tokens}) {
     *field = number();
   }
   batch.output_file = text();
@@ -146,7 +148,7 @@ absl::StatusOr<BatchRecord> FindBatch(Database& database, absl::string_view id,
     if (owner.empty() || batch.owner == owner) return batch;
   }
   RF_RETURN_IF_ERROR(query.status());
-  return absl::NotFoundError(absl::StrCat("no such batch: '", id, "'"));
+  return absl::NotFoundError(absl::StrCat("no batch found with id '", id, "'"));
 }
 
 absl::StatusOr<std::optional<BatchRecord>> FindBatchByKey(
@@ -267,7 +269,8 @@ absl::Status InsertOutput(Database& database, absl::string_view batch,
   Statement counts = database.Prepare(
       "UPDATE batches SET completed = completed + ?, failed = failed + ?, "
       "prompt_tokens = prompt_tokens + ?, cached_tokens = cached_tokens + ?, "
-      "completion_tokens = completion_tokens + ? WHERE id = ? AND state IN "
+      "completion_tokens = completion_tokens + ?, reasoning_tokens = "
+      "reasoning_tokens + ? WHERE id = ? AND state IN "
       "('in_progress', 'cancelling') AND EXISTS (SELECT 1 FROM lines WHERE "
       "batch = batches.id AND number = ? AND done = 0)");
   RF_RETURN_IF_ERROR(counts.Bind(int64_t{!output.failed})
@@ -275,6 +278,7 @@ absl::Status InsertOutput(Database& database, absl::string_view batch,
                          .Bind(usage.prompt_tokens)
                          .Bind(usage.cached_tokens)
                          .Bind(usage.completion_tokens)
+                         .Bind(usage.reasoning_tokens)
                          .Bind(batch)
                          .Bind(output.number)
                          .Run());
@@ -322,10 +326,13 @@ absl::Status FinishBatch(
                       MakeFile(database, batch, /*errors=*/false, now_ms));
   RF_ASSIGN_OR_RETURN(const std::string errors,
                       MakeFile(database, batch, /*errors=*/true, now_ms));
+  const absl::string_view last(state);
+  const bool finalizes = last == kBatchCompleted || last == kBatchExpired;
   Statement update = database.Prepare(absl::StrCat(
-      "UPDATE batches SET state = ?1, finalizing_ms = ?2, ", state,
+      "UPDATE batches SET state = ?1, ",
+      finalizes ? "finalizing_ms = ?2, " : "", state,
       "_ms = ?2, output_file = ?3, error_file = ?4 WHERE id = ?5"));
-  return update.Bind(absl::string_view(state))
+  return update.Bind(last)
       .Bind(now_ms)
       .Bind(output)
       .Bind(errors)

@@ -24,6 +24,7 @@ namespace ringfleet::coordinator {
 //              -> in_progress -> finalizing -> completed
 //                             -> finalizing -> expired
 //   validating, in_progress -> cancelling -> cancelled
+//   in_progress -> failed, if the input was deleted
 inline constexpr char kBatchValidating[] = "validating";
 inline constexpr char kBatchFailed[] = "failed";
 inline constexpr char kBatchInProgress[] = "in_progress";
@@ -61,6 +62,7 @@ struct BatchRecord {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;
+  int64_t reasoning_tokens = 0;  // Of the completions.
   std::string output_file;
   std::string error_file;
   std::string metadata;  // A JSON object; empty: none.
@@ -96,6 +98,7 @@ struct BatchUsage {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;
+  int64_t reasoning_tokens = 0;  // Of the completions.
 };
 
 // Inserts a batch. ALREADY_EXISTS: another batch of the owner has this key.
@@ -144,8 +147,8 @@ absl::Status CancelBatch(Database& database, absl::string_view id,
                          int64_t now_ms);
 
 // Gives each line without outcome the one that `make` returns, and moves the
-// batch through `finalizing` to `state`. Its files are made for the outputs and
-// errors that there are.
+// batch to `state`, its last one: `completed` and `expired` through
+// `finalizing`. Its files are made for the outputs and errors that there are.
 absl::Status FinishBatch(
     Database& database, absl::string_view id, const char* state, int64_t now_ms,
     const std::function<std::string(const LineRecord&)>& make);

@@ -98,7 +98,10 @@ CREATE TABLE detached_tokens (
   tokens BLOB NOT NULL,     -- StoredTokens.
   PRIMARY KEY (job, first)
 ) STRICT, WITHOUT ROWID;
-)"};
+)",
+    // Of completion_tokens, those of reasonings.
+    "ALTER TABLE batches ADD COLUMN reasoning_tokens INTEGER NOT NULL DEFAULT "
+    "0;"};
 
 }  // namespace
 

@@ -80,15 +80,22 @@ def main(url, model):
     assert all(entry["error"]["message"] for entry in errors), errors
     refused(openai.ConflictError, client.batches.cancel, batch.id)
 
-    bad = upload(client, [line("a"), line("a"), line("b") | {"url": "/v1/embeddings"}])
+    bad = upload(client, [line("a", model=model), line("a", model=model),
+                          line("b", model=model) | {"url": "/v1/embeddings"}, line("c"),
+                          line("d", model="other"), line("e", model=model, stream=True)])
     failed = wait(client, create(client, bad))
     assert failed.status == "failed" and failed.failed_at
-    assert sorted(error.line for error in failed.errors.data) == [2, 3], failed.errors
+    found = [(error.line, error.code, error.param) for error in failed.errors.data]
+    assert found == [(2, "duplicate_custom_id", "custom_id"), (3, "invalid_url", "url"),
+                     (4, "invalid_request", "body.model"), (5, "model_not_found", "body.model"),
+                     (6, "streaming_unsupported", "body.stream")], failed.errors
 
-    slow = upload(client, [line(f"slow-{i}", max_tokens=400, ignore_eos=True) for i in range(50)])
+    slow = upload(client, [line(f"slow-{i}", model=model, max_tokens=400, ignore_eos=True)
+                           for i in range(50)])
     cancelling = client.batches.cancel(create(client, slow).id)
     assert cancelling.status in ("cancelling", "cancelled") and cancelling.cancelling_at
     assert wait(client, cancelling).status == "cancelled"
+    assert client.batches.cancel(cancelling.id).status == "cancelled"
 
     ids = [entry.id for entry in client.batches.list(limit=1)]
     assert ids[:3] == [cancelling.id, failed.id, batch.id], ids
@@ -101,10 +108,13 @@ def main(url, model):
 
     assert "purpose" in refused(openai.BadRequestError, client.files.create,
                                 file=b"{}", purpose="fine-tune")
-    assert "no such file" in refused(openai.BadRequestError, create, client, file)
+    lost = wait(client, create(client, file))
+    assert lost.status == "failed" and lost.errors.data[0].param == "file_id", lost
     assert "/v1/completions" in refused(
         openai.BadRequestError, client.batches.create, input_file_id=file.id,
         endpoint="/v1/embeddings", completion_window="24h")
+    assert "metadata.tags" in refused(openai.BadRequestError, create, client, file,
+                                      metadata={"tags": ["a", "b"]})
     refused(openai.NotFoundError, client.batches.retrieve, "batch_none")
 
 

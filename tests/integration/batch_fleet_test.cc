@@ -358,7 +358,7 @@ TEST_F(BatchFleetTest, LinesWithErrorsAreNamedAndNothingRuns) {
       Cli({"submit", "--cluster", cluster(), File("bad.jsonl")});
   EXPECT_EQ(refused.code, 2);
   EXPECT_EQ(refused.output, "");
-  EXPECT_THAT(refused.errors, HasSubstr("bad.jsonl:2: body.top_p: "));
+  EXPECT_THAT(refused.errors, HasSubstr("bad.jsonl:2: top_p: "));
   EXPECT_THAT(refused.errors, HasSubstr("bad.jsonl:3: "));
   EXPECT_THAT(refused.errors, HasSubstr("2 lines have errors"));
   const Finished missing =
@@ -397,6 +397,21 @@ TEST_F(BatchFleetTest, JobsAndShowKnowBatches) {
   EXPECT_EQ(Cli({"cancel", id, "--cluster", cluster()}).code, 3);
   EXPECT_EQ(Cli({"show", id, "--cluster", cluster()}).code, 0);
   EXPECT_EQ(Cli({"show", "batch_0", "--cluster", cluster()}).code, 2);
+}
+
+TEST_F(BatchFleetTest, ResultsInAFileLeaveADocumentOnStdout) {
+  ASSERT_NO_FATAL_FAILURE(StartOn("store"));
+  for (const int rank : {0, 1}) StartWorker(rank);
+  ASSERT_EQ(WaitForState("ready")["state"], "ready") << coordinator_->errors();
+  const Finished finished =
+      Cli({"submit", "--cluster", cluster(), WriteLines(2, 2), "-o",
+           File("results.jsonl"), "--json"});
+  ASSERT_EQ(finished.code, 0) << finished.errors;
+  const json document = finished.document();
+  EXPECT_EQ(document["state"], "completed");
+  EXPECT_EQ(document["total"], 2);
+  EXPECT_EQ(document.size(), 3);
+  EXPECT_EQ(LinesOf(testing::ReadFile(File("results.jsonl"))).size(), 2);
 }
 
 // A detached job goes on with the tokens that it had.

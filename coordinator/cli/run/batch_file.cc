@@ -100,8 +100,7 @@ void PrintLineErrors(const std::string& file, const v1::BatchInfo& batch) {
   for (const v1::BatchInfo::LineError& error : batch.errors()) {
     const std::string place =
         error.line() == 0 ? file : absl::StrCat(file, ":", error.line());
-    std::fprintf(stderr, "%s: %s%s%s\n", place.c_str(), error.param().c_str(),
-                 error.param().empty() ? "" : ": ", error.message().c_str());
+    std::fprintf(stderr, "%s: %s\n", place.c_str(), error.message().c_str());
   }
 }
 
@@ -113,6 +112,12 @@ absl::Status Sleep(std::chrono::milliseconds time) {
     std::this_thread::sleep_for(kSleepLook);
   }
   return absl::OkStatus();
+}
+
+// Returns two digits, or all of a number that has more before its point.
+std::string RateText(double rate) {
+  return rate < 10 ? absl::StrFormat("%.2g", rate)
+                   : absl::StrFormat("%.0f", rate);
 }
 
 // Asks for a batch's state in a thread of its own, and shows it.
@@ -157,8 +162,8 @@ std::string BatchSummary(const v1::JobInfo& job) {
   const int64_t left = batch.total() - batch.completed() - batch.failed();
   if (job.ended_unix_ms() == 0 && left > 0 && batch.lines_per_second() > 0) {
     const auto seconds = static_cast<double>(left) / batch.lines_per_second();
-    absl::StrAppendFormat(&text, ", %.2g lines/s, %s left",
-                          batch.lines_per_second(),
+    absl::StrAppendFormat(&text, ", %s lines/s, %s left",
+                          RateText(batch.lines_per_second()),
                           absl::FormatDuration(absl::Trunc(
                               absl::Seconds(seconds), absl::Seconds(1))));
   }
@@ -252,17 +257,18 @@ absl::Status RunBatchFile(SessionOptions session_options,
                       Session::Open(session_options));
   absl::StatusOr<v1::GetJobResponse> made = Send(*session, options, priority);
   if (!made.ok()) return session->Finish(made.status());
-  const v1::JobInfo& job = made->job();
-  const auto print = [&] {
+  v1::JobInfo& job = *made->mutable_job();
+  const auto print = [&job] {
     return PrintJson({{"id", job.id()},
                       {"state", job.batch().state()},
                       {"total", job.batch().total()}});
   };
   if (job.state() == v1::JOB_STATE_FAILED) {
     PrintLineErrors(options.file, job.batch());
-    return session->Finish(absl::InvalidArgumentError(
-        absl::StrCat(options.file, ": ", job.batch().errors_size(),
-                     " lines have errors, nothing was run")));
+    const int errors = job.batch().errors_size();
+    return session->Finish(absl::InvalidArgumentError(absl::StrCat(
+        options.file, ": ", errors, errors == 1 ? " line has" : " lines have",
+        " errors, nothing was run")));
   }
   const bool waits = options.follow || !options.output.empty();
   if (!waits) return session->Finish(absl::OkStatus(), invocation, print);
@@ -286,16 +292,18 @@ absl::Status RunBatchFile(SessionOptions session_options,
   if (status.ok()) {
     const auto ended = StateOf(*session, job.id());
     if (ended.ok()) {
+      job = ended->job();
       std::fprintf(stderr, "batch %s: %s\n", job.id().c_str(),
-                   BatchSummary(ended->job()).c_str());
-      if (ended->job().error_code() != 0) {
-        status = absl::Status(
-            static_cast<absl::StatusCode>(ended->job().error_code()),
-            ended->job().error());
+                   BatchSummary(job).c_str());
+      if (job.error_code() != 0) {
+        status = absl::Status(static_cast<absl::StatusCode>(job.error_code()),
+                              job.error());
       }
     }
   }
-  return session->Finish(status);
+  // Results on stdout are its only content.
+  if (file == nullptr || !invocation.json) return session->Finish(status);
+  return session->Finish(status, invocation, print);
 }
 
 }  // namespace ringfleet::coordinator::cli

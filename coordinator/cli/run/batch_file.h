@@ -35,7 +35,8 @@ void AddBatchOptions(CLI::App& app, const std::vector<std::string>& shared,
                      BatchOptions& options);
 
 // Submits the file, and prints {"id","state","total"}. With `follow` or
-// `output`, waits for the results first, and prints or writes them.
+// `output`, waits for the results, and prints or writes them instead; with
+// `output` and --json prints both, each in its place.
 //
 // Errors: INVALID_ARGUMENT: lines have errors, which are on stderr, or an
 // option has no meaning beside the file.

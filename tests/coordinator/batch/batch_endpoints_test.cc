@@ -51,8 +51,8 @@ std::string CompletionLine(absl::string_view id,
                            absl::string_view prompt = "hi") {
   return absl::StrCat(
       R"({"custom_id":")", id,
-      R"(","method":"POST","url":"/v1/completions","body":{"prompt":")", prompt,
-      R"(","max_tokens":2}})", "\n");
+      R"(","method":"POST","url":"/v1/completions","body":{"model":"tiny-v3",)",
+      R"("prompt":")", prompt, R"(","max_tokens":2}})", "\n");
 }
 
 class BatchEndpointsTest : public ApiTest {
@@ -352,7 +352,12 @@ TEST_F(BatchEndpointsTest, ListsHavePages) {
   for (const char* const bad :
        {"/v1/files?limit=0", "/v1/files?limit=10001", "/v1/files?limit=x",
         "/v1/files?order=up", "/v1/batches?limit=101"}) {
-    EXPECT_EQ(Call("GET", bad).status, 400) << bad;
+    const HttpReply reply = Call("GET", bad);
+    EXPECT_EQ(reply.status, 400) << bad;
+    const Json error = Json::parse(reply.body)["error"];
+    EXPECT_EQ(error["param"],
+              absl::StrContains(bad, "limit") ? "limit" : "order");
+    EXPECT_EQ(error["code"], "invalid_value");
   }
   EXPECT_EQ(Call("GET", "/v1/files?after=file-none").status, 404);
 }
@@ -412,6 +417,7 @@ TEST_F(BatchEndpointsTest, ABatchRunsAndItsFilesAreRead) {
       Call("POST", "/v1/batches/" + batch["id"].get<std::string>() + "/cancel");
   EXPECT_EQ(again.status, 409);
   EXPECT_EQ(again.headers.at("x-should-retry"), "false");
+  EXPECT_THAT(again.body, HasSubstr("cannot cancel batch"));
 }
 
 TEST_F(BatchEndpointsTest, ValidationNamesLines) {
@@ -451,15 +457,17 @@ TEST_F(BatchEndpointsTest, WrongBatchesNameTheirField) {
     EXPECT_THAT(error["message"].get<std::string>(), HasSubstr(message));
   };
   expect_bad("endpoint", "/v1/embeddings",
-             "want one of /v1/chat/completions, /v1/completions");
+             "invalid value '/v1/embeddings', supported values are "
+             "/v1/chat/completions and /v1/completions");
   expect_bad("endpoint", nullptr, "missing");
   expect_bad("input_file_id", nullptr, "missing");
-  expect_bad("input_file_id", "file-none", "no such file");
+  expect_bad("input_file_id", "", "missing");
+  expect_bad("input_file_id", std::string(257, 'f'), "257 bytes");
   expect_bad("completion_window", "1h", "want '24h'");
   expect_bad("metadata", "text", "want an object");
-  expect_bad("metadata", {{"k", 1}}, "strings");
+  expect_bad("metadata.k", {{"k", Json::array()}}, "array, want a string");
   expect_bad("metadata", {{std::string(65, 'k'), "v"}}, "64");
-  expect_bad("metadata", {{"k", std::string(513, 'v')}}, "512");
+  expect_bad("metadata.k", {{"k", std::string(513, 'v')}}, "512");
   Json many;
   for (int i = 0; i < 17; ++i) many[absl::StrCat(i)] = "v";
   expect_bad("metadata", many, "16 pairs");
@@ -468,8 +476,63 @@ TEST_F(BatchEndpointsTest, WrongBatchesNameTheirField) {
              {{"anchor", "created_at"}, {"seconds", 5}}, "3600");
   expect_bad("output_expires_after.anchor", {{"seconds", 3600}}, "created_at");
   EXPECT_EQ(Call("POST", "/v1/batches", "[1]").status, 400);
-  EXPECT_EQ(Call("GET", "/v1/batches/batch_none").status, 404);
-  EXPECT_EQ(Call("POST", "/v1/batches/batch_none/cancel").status, 404);
+  for (const HttpReply& none :
+       {Call("GET", "/v1/batches/batch_none"),
+        Call("POST", "/v1/batches/batch_none/cancel")}) {
+    EXPECT_EQ(none.status, 404);
+    EXPECT_THAT(none.body, HasSubstr("no batch found"));
+  }
+}
+
+// OpenAI tells these codes.
+TEST_F(BatchEndpointsTest, ErrorsHaveCodes) {
+  const auto code_of = [](const HttpReply& reply) {
+    EXPECT_EQ(reply.status, 400);
+    return Json::parse(reply.body)["error"]["code"];
+  };
+  const auto post = [&](const char* field, const Json& value) {
+    Json wanted = NewBatchJson("file-x");
+    wanted[field] = value;
+    return code_of(Call("POST", "/v1/batches", wanted.dump()));
+  };
+  EXPECT_EQ(post("input_file_id", nullptr), "missing_required_parameter");
+  EXPECT_EQ(post("endpoint", "/v1/embeddings"), "invalid_value");
+  EXPECT_EQ(post("completion_window", "7d"), "invalid_value");
+  EXPECT_EQ(post("metadata", {{"k", 1}}), "invalid_type");
+  EXPECT_EQ(post("metadata", {{"k", std::string(513, 'v')}}),
+            "string_above_max_length");
+  EXPECT_EQ(code_of(Upload(FileField("{}"))), "missing_required_parameter");
+  EXPECT_EQ(code_of(Upload(FileField("{}") + Field("purpose", "vision"))),
+            "invalid_value");
+}
+
+TEST_F(BatchEndpointsTest, MetadataIsCountedInCharacters) {
+  std::string key, value;
+  for (int i = 0; i < 64; ++i) key += "\u00e4";
+  for (int i = 0; i < 512; ++i) value += "\u20ac";
+  Json wanted = NewBatchJson("file-x");
+  wanted["metadata"] = {{key, value}};
+  EXPECT_EQ(CallJson("POST", "/v1/batches", wanted.dump())["metadata"][key],
+            value);
+  wanted["metadata"][key] = value + "x";
+  EXPECT_EQ(Call("POST", "/v1/batches", wanted.dump()).status, 400);
+}
+
+// OpenAI looks for the file when it validates the batch.
+TEST_F(BatchEndpointsTest, ABatchWithoutAFileFails) {
+  const Json made =
+      CallJson("POST", "/v1/batches", NewBatchJson("file-none").dump());
+  EXPECT_EQ(made["input_file_id"], "file-none");
+  const Json batch = AwaitBatch(made["id"]);
+  EXPECT_EQ(batch["status"], "failed");
+  EXPECT_TRUE(batch["failed_at"].is_number());
+  ASSERT_EQ(batch["errors"]["data"].size(), 1u);
+  const Json error = batch["errors"]["data"][0];
+  EXPECT_EQ(error["code"], "invalid_request");
+  EXPECT_EQ(error["param"], "file_id");
+  EXPECT_TRUE(error["line"].is_null());
+  EXPECT_THAT(error["message"].get<std::string>(),
+              HasSubstr("cannot find file 'file-none'"));
 }
 
 TEST_F(BatchEndpointsTest, AKeyMakesOneBatchOverHttp) {
@@ -482,7 +545,9 @@ TEST_F(BatchEndpointsTest, AKeyMakesOneBatchOverHttp) {
   EXPECT_EQ(CallJson("POST", "/v1/batches", with_key.dump())["id"],
             first["id"]);
   with_key["input_file_id"] = UploadId(CompletionLine("b"));
-  EXPECT_EQ(Call("POST", "/v1/batches", with_key.dump()).status, 409);
+  const HttpReply conflict = Call("POST", "/v1/batches", with_key.dump());
+  EXPECT_EQ(conflict.status, 409);
+  EXPECT_THAT(conflict.body, HasSubstr("conflict"));
   EXPECT_NE(CallJson("POST", "/v1/batches", body)["id"], first["id"]);
 }
 
@@ -504,9 +569,19 @@ TEST_F(BatchEndpointsTest, KeysDoNotSeeEachOther) {
     EXPECT_EQ(Json::parse(Call("GET", list, "", "", "bob").body)["data"].size(),
               0u);
   }
-  EXPECT_EQ(
-      Call("POST", "/v1/batches", NewBatchJson(file).dump(), "", "bob").status,
-      400);
+  // As of a file that nobody has.
+  const HttpReply others =
+      Call("POST", "/v1/batches", NewBatchJson(file).dump(), "", "bob");
+  ASSERT_EQ(others.status, 200) << others.body;
+  const std::string id = Json::parse(others.body)["id"];
+  EXPECT_EQ(Call("GET", "/v1/batches/" + id).status, 404);
+  const auto deadline = testing::Soon();
+  Json failed;
+  do {
+    failed = Json::parse(Call("GET", "/v1/batches/" + id, "", "", "bob").body);
+  } while (failed["status"] == "validating" && !deadline.Expired());
+  EXPECT_EQ(failed["status"], "failed");
+  EXPECT_EQ(failed["errors"]["data"][0]["param"], "file_id");
 }
 
 TEST_F(BatchEndpointsTest, MethodsAndTypesAreChecked) {
@@ -521,7 +596,9 @@ TEST_F(BatchEndpointsTest, MethodsAndTypesAreChecked) {
   for (const char* const unknown :
        {"/v1/files/", "/v1/files/a/b", "/v1/files/a/content/b",
         "/v1/batches/a/content", "/v1/filesystem", "/v1"}) {
-    EXPECT_EQ(Call("GET", unknown).status, 404) << unknown;
+    const HttpReply reply = Call("GET", unknown);
+    EXPECT_EQ(reply.status, 404) << unknown;
+    EXPECT_THAT(reply.body, HasSubstr("no such path")) << unknown;
   }
   const std::string metrics = Call("GET", "/metrics").body;
   EXPECT_THAT(metrics, HasSubstr("handler=\"/v1/files/{file_id}\""));

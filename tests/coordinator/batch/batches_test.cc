@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -15,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/batch/batch_json.h"
 #include "coordinator/batch/batch_lines.h"
 #include "coordinator/batch/batch_upload.h"
 #include "tests/coordinator/http/fake_jobs.h"
@@ -95,12 +97,14 @@ class BatchesTest : public ::testing::Test {
     EXPECT_TRUE(done.ok()) << done.status();
     return done->id;
   }
-  absl::StatusOr<BatchRecord> Create(NewBatch batch) {
+  // Waits for the result of a call that answers through a function.
+  static absl::StatusOr<BatchRecord> Await(
+      const std::function<void(Batches::Created)>& call) {
     absl::StatusOr<BatchRecord> made = absl::UnknownError("not done");
     Mutex mu;
     CondVar changed;
     bool done = false;
-    batches_->Create(std::move(batch), [&](absl::StatusOr<BatchRecord> record) {
+    call([&](absl::StatusOr<BatchRecord> record) {
       MutexLock lock(&mu);
       made = std::move(record);
       done = true;
@@ -110,6 +114,16 @@ class BatchesTest : public ::testing::Test {
     while (!done && changed.WaitUntil(&mu, testing::Soon().when())) {
     }
     return made;
+  }
+  absl::StatusOr<BatchRecord> Create(NewBatch batch) {
+    return Await([&](Batches::Created done) {
+      batches_->Create(std::move(batch), std::move(done));
+    });
+  }
+  absl::StatusOr<BatchRecord> Cancel(const std::string& id) {
+    return Await([&](Batches::Created done) {
+      batches_->Cancel(id, "", std::move(done));
+    });
   }
   BatchRecord CreateOf(const std::string& text) {
     NewBatch batch;
@@ -201,6 +215,25 @@ TEST_F(BatchesTest, EachLineHasOneOutputInTheOrderOfTheInput) {
   EXPECT_FALSE(std::filesystem::exists(store_->FilePath(made.id)));
 }
 
+TEST_F(BatchesTest, TheUsageCountsReasonings) {
+  jobs_.AnswerWith(*(*model_->tokenizer())->Encode("<think>a b</think>c"),
+                   v1::FINISH_REASON_LENGTH);
+  const BatchRecord made =
+      CreateOf(absl::StrCat(ChatLine("a"), "\n", ChatLine("b")));
+  const BatchRecord ended = AwaitEnd(made.id);
+  int64_t reasoning = 0;
+  for (const nlohmann::json& line : Outputs(made.id)) {
+    reasoning += line["response"]["body"]["usage"]["completion_tokens_details"]
+                     ["reasoning_tokens"]
+                         .get<int64_t>();
+  }
+  EXPECT_GT(reasoning, 0);
+  EXPECT_EQ(ended.reasoning_tokens, reasoning);
+  EXPECT_LT(reasoning, ended.completion_tokens);
+  const auto usage = nlohmann::json::parse(BatchJson(ended))["usage"];
+  EXPECT_EQ(usage["output_tokens_details"]["reasoning_tokens"], reasoning);
+}
+
 TEST_F(BatchesTest, PlainLinesNeedNoIds) {
   const BatchRecord made = CreateOf(
       "{\"prompt\": \"a\", \"max_tokens\": 1}\n\n"
@@ -229,7 +262,12 @@ TEST_F(BatchesTest, NothingRunsOfAFileWithErrors) {
        std::string(
            R"({"custom_id":"f","method":"POST","url":"/v1/completions","body":{"prompt":"x","model":"other"}})"),
        std::string(
-           R"({"method":"POST","url":"/v1/completions","body":{"prompt":"x"}})")},
+           R"({"method":"POST","url":"/v1/completions","body":{"prompt":"x"}})"),
+       std::string(R"({"custom_id":"g","url":"/v1/completions","body":{}})"),
+       std::string(R"({"custom_id":"h","method":"POST","body":{}})"),
+       std::string(
+           R"({"custom_id":"i","method":"POST","url":"/v1/completions"})"),
+       std::string(R"({"prompt":"x","temperature":9})")},
       "\n");
   const BatchRecord made = CreateOf(text);
   const BatchRecord ended = AwaitEnd(made.id);
@@ -237,18 +275,48 @@ TEST_F(BatchesTest, NothingRunsOfAFileWithErrors) {
   EXPECT_GT(ended.failed_ms, 0);
   std::vector<std::string> found;
   for (const auto& error : nlohmann::json::parse(ended.errors)) {
-    found.push_back(absl::StrCat(
-        error["line"].get<int>(), " ", error["code"].get<std::string>(), " ",
-        error["param"].is_null() ? "-" : error["param"].get<std::string>()));
+    const std::string param =
+        error["param"].is_null() ? "-" : error["param"].get<std::string>();
+    found.push_back(absl::StrCat(error["line"].get<int>(), " ",
+                                 error["code"].get<std::string>(), " ", param));
+    // The message names the field.
+    const std::string message = error["message"].get<std::string>();
+    EXPECT_TRUE(param == "-" || absl::StartsWith(message, param + ": "))
+        << message;
   }
-  EXPECT_EQ(found,
-            (std::vector<std::string>{
-                "2 invalid_json_line -", "3 duplicate_custom_id custom_id",
-                "4 invalid_method method", "5 invalid_url url",
-                "6 invalid_request body.temperature",
-                "7 invalid_request body.stream", "8 model_not_found body.model",
-                "9 missing_required_parameter custom_id"}));
+  EXPECT_EQ(
+      found,
+      (std::vector<std::string>{
+          "2 invalid_json_line -", "3 duplicate_custom_id custom_id",
+          "4 invalid_method method", "5 invalid_url url",
+          "6 invalid_request body.temperature",
+          "7 streaming_unsupported body.stream", "8 model_not_found body.model",
+          "9 missing_required_parameter custom_id",
+          "10 missing_required_parameter method",
+          "11 missing_required_parameter url",
+          "12 missing_required_parameter body",
+          "13 invalid_request temperature"}));
   EXPECT_EQ(jobs_.started(), 0);
+}
+
+// Of OpenAI's form alone, where the batch names its endpoint.
+TEST_F(BatchesTest, ALineNamesItsModelWhereTheBatchNamesItsEndpoint) {
+  NewBatch batch;
+  batch.input_file = UploadText(ChatLine("a"));
+  batch.endpoint = kChatEndpoint;
+  const auto made = Create(batch);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(AwaitEnd(made->id).state, kBatchFailed);
+  const auto errors = nlohmann::json::parse(Find(made->id).errors);
+  ASSERT_EQ(errors.size(), 1);
+  EXPECT_EQ(errors[0]["line"], 1);
+  EXPECT_EQ(errors[0]["param"], "body.model");
+  std::string named = ChatLine("a");
+  named.replace(named.find("\"max_tokens"), 0, "\"model\":\"tiny\",");
+  batch.input_file = UploadText(named);
+  const auto whole = Create(batch);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(AwaitEnd(whole->id).state, kBatchCompleted);
 }
 
 TEST_F(BatchesTest, ALinesEndpointIsTheBatchs) {
@@ -259,7 +327,8 @@ TEST_F(BatchesTest, ALinesEndpointIsTheBatchs) {
   ASSERT_TRUE(made.ok()) << made.status();
   const BatchRecord ended = AwaitEnd(made->id);
   EXPECT_EQ(ended.state, kBatchFailed);
-  EXPECT_TRUE(absl::StrContains(ended.errors, "mismatched_endpoint"));
+  EXPECT_TRUE(absl::StrContains(ended.errors, "invalid_url"));
+  EXPECT_TRUE(absl::StrContains(ended.errors, "does not match the endpoint"));
   batch.endpoint = "/v1/embeddings";
   EXPECT_TRUE(absl::IsInvalidArgument(Create(batch).status()));
 }
@@ -392,7 +461,7 @@ TEST_F(BatchesTest, CancellingKeepsWhatIsDone) {
   while (Find(made.id).completed == 0 && !deadline.Expired()) {
     absl::SleepFor(absl::Milliseconds(5));
   }
-  batches_->Cancel(made.id, "", [](const absl::StatusOr<BatchRecord>&) {});
+  ASSERT_TRUE(Cancel(made.id).ok());
   const BatchRecord ended = AwaitEnd(made.id);
   EXPECT_EQ(ended.state, kBatchCancelled);
   EXPECT_EQ(ended.completed, 1);
@@ -403,6 +472,11 @@ TEST_F(BatchesTest, CancellingKeepsWhatIsDone) {
     EXPECT_EQ(line["response"], nullptr);
   }
   EXPECT_TRUE(jobs_.AwaitLeft(*jobs_.Await(1)));
+  EXPECT_EQ(ended.finalizing_ms, 0);
+  const auto again = Cancel(made.id);  // Says no more.
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->state, kBatchCancelled);
+  EXPECT_EQ(again->cancelled_ms, ended.cancelled_ms);
 }
 
 TEST_F(BatchesTest, ExpiryIsByTheStoredDeadline) {
@@ -420,7 +494,9 @@ TEST_F(BatchesTest, ExpiryIsByTheStoredDeadline) {
   PassTime(absl::Hours(6) + absl::Seconds(1));
   const BatchRecord ended = AwaitEnd(made->id);
   EXPECT_EQ(ended.state, kBatchExpired);
+  EXPECT_EQ(ended.finalizing_ms, ended.expired_ms);
   EXPECT_EQ(Outputs(made->id, true)[0]["error"]["code"], "batch_expired");
+  EXPECT_TRUE(absl::IsFailedPrecondition(Cancel(made->id).status()));
 }
 
 TEST_F(BatchesTest, AKeyMakesOneBatch) {
@@ -433,15 +509,55 @@ TEST_F(BatchesTest, AKeyMakesOneBatch) {
   const auto second = Create(batch);
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_EQ(second->id, first->id);
+  batch.input_file = first->input_file;
+  batch.metadata = R"({"a":"1","b":"2"})";
+  EXPECT_TRUE(absl::IsAlreadyExists(Create(batch).status()));
+  batch.metadata.clear();
   batch.input_file = UploadText(ChatLine("b"));
   EXPECT_TRUE(absl::IsAlreadyExists(Create(batch).status()));
+  batch.input_file = "file-none";
+  EXPECT_TRUE(absl::IsAlreadyExists(Create(batch).status()));
+}
+
+// A client that missed the answer may ask again when its upload is gone.
+TEST_F(BatchesTest, AKeyOutlivesTheUpload) {
+  NewBatch batch;
+  batch.input_file = "file-none";
+  batch.client_key = "night";
+  batch.metadata = R"({"a":"1","b":"2"})";
+  const auto first = Create(batch);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->input_file, "file-none");
+  batch.metadata = R"({"b":"2","a":"1"})";
+  const auto second = Create(batch);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->id, first->id);
+  batch.input_file = "file-other";
+  EXPECT_TRUE(absl::IsAlreadyExists(Create(batch).status()));
+}
+
+TEST_F(BatchesTest, NamesAndKeysHaveALimit) {
+  NewBatch batch;
+  batch.input_file = UploadText(ChatLine("a"));
+  batch.name = std::string(257, 'x');
+  EXPECT_TRUE(absl::IsInvalidArgument(Create(batch).status()));
+  batch.name.resize(256);
+  batch.client_key = std::string(257, 'x');
+  EXPECT_TRUE(absl::IsInvalidArgument(Create(batch).status()));
+  batch.client_key->resize(256);
+  EXPECT_EQ(Create(batch).status(), absl::OkStatus());
 }
 
 TEST_F(BatchesTest, OwnersDoNotSeeEachOther) {
   NewBatch batch;
   batch.owner = "ann";
   batch.input_file = UploadText(ChatLine("a"), "bob");
-  EXPECT_TRUE(absl::IsNotFound(Create(batch).status()));
+  const auto none = Create(batch);
+  ASSERT_TRUE(none.ok()) << none.status();
+  const BatchRecord failed = AwaitEnd(none->id);
+  EXPECT_EQ(failed.state, kBatchFailed);
+  EXPECT_TRUE(absl::StrContains(failed.errors, "cannot find file"));
+  EXPECT_EQ(jobs_.started(), 0);
   batch.owner = "bob";
   const auto made = Create(batch);
   ASSERT_TRUE(made.ok()) << made.status();

@@ -184,10 +184,18 @@ TEST_F(FileTransferTest, OutputsComeInTheOrderOfTheInput) {
     return status;
   }),
             absl::OkStatus());
-  const auto exchange = Download(
-      {.id = "file-x", .batch = batch.id, .errors = false}, kDownloadPiece);
+  FileRecord file = {.id = "file-x",
+                     .bytes = static_cast<int64_t>(wanted.size()),
+                     .batch = batch.id,
+                     .errors = false};
+  const auto exchange = Download(file, kDownloadPiece);
   EXPECT_TRUE(exchange->ended);
   EXPECT_TRUE(exchange->body == wanted);
+  // A file that is deleted meanwhile does not look whole.
+  file.bytes += 9000;
+  const auto cut = Download(file, kDownloadPiece);
+  EXPECT_TRUE(cut->broken);
+  EXPECT_FALSE(cut->ended);
 }
 
 TEST_F(FileTransferTest, AClientThatGoesEndsItsDownload) {

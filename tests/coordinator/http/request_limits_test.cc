@@ -224,5 +224,23 @@ TEST_F(ApiTest, ATimeoutIs408AndNotToBeTriedAgain) {
   EXPECT_TRUE(jobs_.AwaitLeft(*job));
 }
 
+// Python's str.splitlines ends lines at each of these.
+TEST(JsonTextTest, AStringHasNoLineEndOfAnyReader) {
+  std::string json;
+  AppendJsonString("a\n\v\f\r\x1c\x1d\x1e\u0085\u2028\u2029\u00e9", &json);
+  EXPECT_EQ(json,
+            "\"a\\n\\u000b\\u000c\\r\\u001c\\u001d\\u001e\\u0085\\u2028"
+            "\\u2029\u00e9\"");
+}
+
+TEST(HttpRequestTest, OnlyHexDigitsAreUnescaped) {
+  HttpRequest request;
+  request.query = "a=%41%2f&b=%+1%%%20%4&b=2&c=1+2";
+  EXPECT_EQ(request.Parameter("a"), "A/");
+  EXPECT_EQ(request.Parameter("b"), "% 1%% %4");
+  EXPECT_EQ(request.Parameter("c"), "1 2");
+  EXPECT_EQ(request.Parameter("d"), std::nullopt);
+}
+
 }  // namespace
 }  // namespace ringfleet::coordinator

@@ -227,7 +227,7 @@ TEST_F(RequestsTest, TextsOfJsonAreReadAsTheStandardSays) {
         "// c\n{\"prompt\": \"a\"}"}) {
     const HttpReply reply = Post(kCompletions, body);
     EXPECT_EQ(reply.status, 400) << body;
-    EXPECT_THAT(reply.body, HasSubstr("not JSON in UTF-8 at byte")) << body;
+    EXPECT_THAT(reply.body, HasSubstr("not valid JSON in UTF-8 at byte")) << body;
   }
 }
 
