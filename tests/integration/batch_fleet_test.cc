@@ -273,6 +273,9 @@ TEST_P(BatchChaosTest, EveryLineHasOneResult) {
     ShortAnswers crowd(http_port_, chaos.clients);
     const auto follower =
         StartCli({"show", id, "--cluster", cluster(), "--output", "--follow"});
+    // A command does not wait for a coordinator that it has never met.
+    ASSERT_TRUE(WaitUntil(limit, [&] { return !follower->output().empty(); }))
+        << follower->errors();
     std::vector<int> events;  // -1: the coordinator, -2: the disk.
     events.insert(events.end(), chaos.coordinator_kills, -1);
     for (int i = 0; i < chaos.worker_kills; ++i) events.push_back(i % 2);
