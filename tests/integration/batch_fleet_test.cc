@@ -352,6 +352,24 @@ INSTANTIATE_TEST_SUITE_P(Soak, BatchChaosTest,
                                                  .soak = true}),
                          [](const auto&) { return "Full"; });
 
+TEST_F(BatchFleetTest, AFollowerMeetsTheNextCoordinator) {
+  ASSERT_NO_FATAL_FAILURE(StartOn("store"));
+  for (const int rank : {0, 1}) StartWorker(rank);
+  const std::string id = Submit(WriteLines(40, 10));
+  const auto follower =
+      StartCli({"show", id, "--cluster", cluster(), "--output", "--follow"});
+  ASSERT_TRUE(WaitUntil(60, [&] { return !follower->output().empty(); }))
+      << follower->errors();
+  coordinator_->Signal(SIGKILL);
+  coordinator_->Wait(5);
+  // Several tries find nobody.
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  ASSERT_NO_FATAL_FAILURE(StartOn("store"));
+  const Finished followed = Finish(*follower, 120);
+  EXPECT_EQ(followed.code, 0) << followed.errors;
+  EXPECT_EQ(LinesOf(followed.output).size(), 40);
+}
+
 TEST_F(BatchFleetTest, LinesWithErrorsAreNamedAndNothingRuns) {
   ASSERT_NO_FATAL_FAILURE(StartOn("store"));
   testing::WriteFile(File("bad.jsonl"),

@@ -39,6 +39,8 @@ constexpr std::chrono::seconds kStateTimeout{5};
 absl::StatusOr<v1::GetJobResponse> StateOf(Session& session,
                                            const std::string& id) {
   InterruptibleCall call;
+  // A channel only connects again while a call waits on it.
+  call.context()->set_wait_for_ready(true);
   call.context()->set_deadline(std::chrono::system_clock::now() +
                                kStateTimeout);
   v1::GetJobRequest request;
@@ -236,6 +238,8 @@ absl::Status ReadResults(
     if (away_since > now || now > begun + kLongestTry) away_since = now;
     if (now > away_since + kLongestAway) return status;
     RF_RETURN_IF_ERROR(Sleep(kRetry));
+    // Waits for the connection. The stream says what became of the batch.
+    StateOf(session, options.id).IgnoreError();
   }
 }
 

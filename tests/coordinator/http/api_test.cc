@@ -417,9 +417,9 @@ TEST_F(ApiTest, HostileJsonIsRefused) {
   std::string keys = R"({"prompt": "a", "logit_bias": {"k": 0)";
   for (int i = 0; i < 100'000; ++i) absl::StrAppend(&keys, ",\"", i, "\":0");
   const std::pair<std::string, const char*> cases[] = {
-      {"", "not JSON"},
+      {"", "not valid JSON"},
       {"[]", "not a JSON object"},
-      {"{\"prompt\": \"a\"", "not JSON"},
+      {"{\"prompt\": \"a\"", "not valid JSON"},
       {std::string(100'000, '['), "nested too deeply"},
       {"{\"a\":" + std::string(65, '[') + std::string(65, ']') + "}",
        "nested too deeply"},
@@ -427,11 +427,11 @@ TEST_F(ApiTest, HostileJsonIsRefused) {
       {R"({"prompt": "a", "seed": 99999999999999999999999999})", "seed"},
       {"{\"prompt\": \"\xff\xfe\"}", "not valid JSON in UTF-8"},
       {"{\"prompt\": \"\xed\xa0\x80\"}", "not valid JSON in UTF-8"},
-      {R"({"prompt": "\ud800"})", "not JSON"},
-      {R"({"prompt": "\udc00x"})", "not JSON"},
+      {R"({"prompt": "\ud800"})", "not valid JSON"},
+      {R"({"prompt": "\udc00x"})", "not valid JSON"},
       {R"({"prompt": "a", "stop": )" + many + "]}", "500000 values"},
       {keys + "}}", "1024 keys"},
-      {std::string("{\"prompt\": \"a\0\"}", 15), "not JSON"},
+      {std::string("{\"prompt\": \"a\0\"}", 15), "not valid JSON"},
   };
   for (const auto& [body, message] : cases) {
     SCOPED_TRACE(body.substr(0, 60));
