@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/tokenizer/added_tokens.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "coordinator/tokenizer/utf8.h"
 
@@ -34,7 +36,7 @@ void AddedTokenMatcher::Add(const AddedToken& token) {
 }
 
 absl::optional<AddedTokenMatcher::Match> AddedTokenMatcher::Find(
-    absl::string_view text, size_t from, Accept accept) const {
+    absl::string_view text, size_t from, size_t done, Accept accept) const {
   for (size_t begin = from; begin < text.size(); ++begin) {
     if (!begins_[static_cast<uint8_t>(text[begin])]) continue;
     uint64_t node = 0;
@@ -50,11 +52,17 @@ absl::optional<AddedTokenMatcher::Match> AddedTokenMatcher::Find(
     }
     if (found == kNone) continue;
     const AddedToken& token = tokens_[found];
-    Match match{begin, begin + token.content.size(), token.id};
+    const size_t end = begin + token.content.size();
+    Match match{begin, end, end, token.id};
     if (token.lstrip) {
-      match.begin -= TrailingWhitespace(text.substr(from, begin - from));
+      match.begin = std::max(begin, done);
+      match.begin -= TrailingWhitespace(text.substr(done, match.begin - done));
     }
-    if (token.rstrip) match.end += LeadingWhitespace(text.substr(match.end));
+    if (token.rstrip) {
+      // All up to `done` is the white space of the match before.
+      match.end = std::max(end, done);
+      if (match.end == end) match.end += LeadingWhitespace(text.substr(end));
+    }
     return match;
   }
   return absl::nullopt;

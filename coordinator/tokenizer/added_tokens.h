@@ -40,6 +40,9 @@ class AddedTokenMatcher {
     // Bytes [begin, end) of the text, with the white space that belongs to the
     // match.
     size_t begin, end;
+    // The search goes on behind the content: tokens that begin with white space
+    // are found in the white space of a match, too.
+    size_t next;
     uint32_t id;
   };
 
@@ -51,11 +54,11 @@ class AddedTokenMatcher {
   using Accept = absl::FunctionRef<bool(const AddedToken& token, size_t begin,
                                         size_t end)>;
 
-  // Returns the first accepted match that begins at byte `from` or later.
-  // Returns the longest one if several begin at one byte. Takes time linear in
-  // the number of bytes up to the match, at worst times the length of the
-  // longest content.
-  absl::optional<Match> Find(absl::string_view text, size_t from,
+  // Returns the first accepted match whose content begins at byte `from` or
+  // later. Returns the longest one if several begin at one byte. White space
+  // before byte `done` belongs to no match. Takes time linear in the number of
+  // bytes up to the match, at worst times the length of the longest content.
+  absl::optional<Match> Find(absl::string_view text, size_t from, size_t done,
                              Accept accept) const;
 
  private:

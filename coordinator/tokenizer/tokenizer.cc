@@ -30,13 +30,15 @@ absl::Status ForEachPart(const AddedTokenMatcher& matcher,
                          AddedTokenMatcher::Accept accept, OnGap on_gap,
                          OnToken on_token) {
   size_t done = 0;
-  while (done < text.size()) {
-    const auto match = matcher.Find(text, done, accept);
+  size_t from = 0;
+  while (from < text.size()) {
+    const auto match = matcher.Find(text, from, done, accept);
     const size_t end = match.has_value() ? match->begin : text.size();
     if (end > done) RF_RETURN_IF_ERROR(on_gap(text.substr(done, end - done)));
     if (!match.has_value()) break;
     on_token(match->id);
     done = match->end;
+    from = match->next;
   }
   return absl::OkStatus();
 }

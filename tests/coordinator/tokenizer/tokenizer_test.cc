@@ -337,6 +337,22 @@ TEST_F(TokenizerFilesTest, StripFlagsSwallowWhiteSpace) {
   EXPECT_THAT(*tokenizer->Encode("<r> <l> "), ElementsAre(11, 10, 3));
 }
 
+// As in the tokenizers package, whose search goes on behind the content.
+TEST_F(TokenizerFilesTest, TokensAreFoundInWhiteSpaceThatATokenSwallows) {
+  tokenizer_["added_tokens"] = {
+      {{"id", 10}, {"content", "<l>"}, {"lstrip", true}},
+      {{"id", 11}, {"content", "<r>"}, {"rstrip", true}},
+      {{"id", 12}, {"content", "  "}}};
+  config_ = json::object();
+  const auto tokenizer = LoadOk();
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_THAT(*tokenizer->Encode("a<r>   a"), ElementsAre(1, 11, 12, 3, 1));
+  EXPECT_THAT(*tokenizer->Encode("<r>     <l>a"),
+              ElementsAre(11, 12, 12, 10, 1));
+  EXPECT_THAT(*tokenizer->Encode("a  <l>"), ElementsAre(1, 12, 10));
+  EXPECT_THAT(*tokenizer->Encode("<r>  "), ElementsAre(11, 12));
+}
+
 TEST_F(TokenizerFilesTest, MergesMayBeArraysAndWholePiecesMayGoFirst) {
   tokenizer_["model"]["merges"] = json::parse(R"([["a", "b"], ["ab", "ab"]])");
   EXPECT_THAT(*LoadOk()->Encode("abab"), ElementsAre(5));
