@@ -220,6 +220,10 @@ absl::Status Session::Finish(absl::Status status) {
   return status;
 }
 
+bool Session::AwaitConnection(absl::Duration time) {
+  return cluster::AwaitConnection(*channel_, time);
+}
+
 absl::Status Session::Finish(absl::Status status, Invocation& invocation,
                              absl::FunctionRef<absl::Status()> print) {
   const bool whole = status.ok();

@@ -39,8 +39,6 @@ constexpr std::chrono::seconds kStateTimeout{5};
 absl::StatusOr<v1::GetJobResponse> StateOf(Session& session,
                                            const std::string& id) {
   InterruptibleCall call;
-  // A channel only connects again while a call waits on it.
-  call.context()->set_wait_for_ready(true);
   call.context()->set_deadline(std::chrono::system_clock::now() +
                                kStateTimeout);
   v1::GetJobRequest request;
@@ -237,9 +235,10 @@ absl::Status ReadResults(
     const auto now = Clock::now();
     if (away_since > now || now > begun + kLongestTry) away_since = now;
     if (now > away_since + kLongestAway) return status;
-    RF_RETURN_IF_ERROR(Sleep(kRetry));
-    // Waits for the connection. The stream says what became of the batch.
-    StateOf(session, options.id).IgnoreError();
+    if (session.AwaitConnection(absl::FromChrono(kRetry))) {
+      RF_RETURN_IF_ERROR(Sleep(kRetry));  // It is there, and refuses.
+    }
+    RF_RETURN_IF_ERROR(Interrupt::Get().status());
   }
 }
 
