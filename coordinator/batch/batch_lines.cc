@@ -105,7 +105,11 @@ class LineScanner {
 
   // Returns false if no more lines are wanted.
   bool Add(absl::string_view text, int64_t begin, int64_t number) {
-    if (text.find_first_not_of(" \t\r") == text.npos) return true;
+    // The rest of a line that is too long is not known.
+    if (text.size() <= kMostLineBytes &&
+        text.find_first_not_of(" \t\r") == text.npos) {
+      return true;
+    }
     if (out_->lines.size() == kMostLines) {
       return Fail({.code = "too_many_tasks",
                    .message = absl::StrCat("more than ", kMostLines, " lines"),
