@@ -23,7 +23,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::milliseconds kLook{500};  // Between looks at the store.
-constexpr std::chrono::seconds kPause{1};        // After a passing failure.
 constexpr std::chrono::milliseconds kEndPoll{2};
 constexpr int64_t kFetch = 256;
 constexpr size_t kPaceCommits = 200;
@@ -492,7 +491,7 @@ void BatchRunner::TryAgain(const std::string& id, const LineRecord& line) {
   if (it == batches_.end()) return;
   if (it->second.in_flight.erase(line.number) > 0) --in_flight_;
   it->second.next.push_front(line);
-  pause_until_ = Clock::now() + kPause;
+  pause_until_ = Clock::now() + absl::ToChronoNanoseconds(options_.pause);
 }
 
 void BatchRunner::Commit(const std::string& id, OutputRecord output,

@@ -45,6 +45,8 @@ struct BatchRunnerOptions {
   std::string served_name;
   uint32_t default_max_tokens = 4096;
   size_t window = 16;  // Lines in flight.
+  // Until lines start again that the fleet could not take.
+  absl::Duration pause = absl::Seconds(1);
   // Batches that ended this long ago are forgotten, and the oldest of them
   // while the store has more bytes than this.
   absl::Duration keep_time = absl::Hours(24 * 30);

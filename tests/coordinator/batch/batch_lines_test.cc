@@ -141,12 +141,12 @@ TEST_F(BatchLinesTest, EachFieldIsChecked) {
       R"({"custom_id":"a","method":"POST","url":"/v1/completions","body":{}})";
   EXPECT_EQ(ErrorOf(line), "");
   EXPECT_EQ(ErrorOf(line, kCompletionEndpoint), "");
-  EXPECT_EQ(ErrorOf(line, kChatEndpoint), "mismatched_endpoint url");
+  EXPECT_EQ(ErrorOf(line, kChatEndpoint), "invalid_url url");
   EXPECT_EQ(ErrorOf(R"({"prompt":"a"})"), "");
   EXPECT_EQ(ErrorOf(R"({"prompt":"a"})", kCompletionEndpoint),
             "missing_required_parameter custom_id");
   EXPECT_EQ(ErrorOf(R"({"custom_id":"a","prompt":"a"})", kCompletionEndpoint),
-            "invalid_method method");
+            "missing_required_parameter method");
   EXPECT_EQ(ErrorOf(R"({"temperature":1})"), "missing_required_parameter ");
   EXPECT_EQ(ErrorOf("[]"), "invalid_json_line ");
   EXPECT_EQ(ErrorOf(R"({"custom_id":7,"prompt":"a"})"),
@@ -160,7 +160,8 @@ TEST_F(BatchLinesTest, EachFieldIsChecked) {
   EXPECT_EQ(ErrorOf(with_id(kMostCustomIdBytes)), "");
   EXPECT_EQ(ErrorOf(with_id(kMostCustomIdBytes + 1)),
             "invalid_custom_id custom_id");
-  EXPECT_EQ(ErrorOf(R"({"custom_id":"a","body":{}})"), "invalid_method method");
+  EXPECT_EQ(ErrorOf(R"({"custom_id":"a","method":"GET","body":{}})"),
+            "invalid_method method");
   EXPECT_EQ(ErrorOf(R"({"custom_id":"a","method":"POST","body":{}})"),
             "missing_required_parameter url");
   EXPECT_EQ(

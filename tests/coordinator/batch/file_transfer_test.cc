@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory of uploads and downloads, with an exchange that counts.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <filesystem>
 #include <memory>
@@ -259,6 +260,32 @@ TEST_F(FileTransferTest, AnUploadHoldsAMebibyte) {
             std::string::npos);
   EXPECT_EQ(host_->uploads, 1);
   upload.reset();
+}
+
+TEST_F(FileTransferTest, AnUploadThatIsNotRecordedLeavesNoFile) {
+  store_->Stop();
+  auto upload = BatchUpload::Start(store_.get(), {.purpose = "batch"});
+  ASSERT_TRUE(upload.ok()) << upload.status();
+  ASSERT_EQ((*upload)->Append("x"), absl::OkStatus());
+  const std::filesystem::path folder = store_->FilePath("");
+  EXPECT_FALSE(std::filesystem::is_empty(folder));
+  EXPECT_TRUE(absl::IsCancelled((*upload)->Finish().status()));
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+}
+
+// Pages that nobody has touched need no memory.
+TEST_F(FileTransferTest, AnUploadHasAMostSize) {
+  constexpr size_t kBytes = static_cast<size_t>(kMostFileBytes) + 1;
+  void* const pages =
+      mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  auto upload = BatchUpload::Start(store_.get(), {.purpose = "batch"});
+  ASSERT_TRUE(upload.ok()) << upload.status();
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      (*upload)->Append({static_cast<const char*>(pages), kBytes})));
+  munmap(pages, kBytes);
+  upload->reset();
+  EXPECT_TRUE(std::filesystem::is_empty(store_->FilePath("")));
 }
 
 TEST_F(FileTransferTest, AFullDiskRefusesAnUploadAndKeepsNothingOfIt) {

@@ -56,6 +56,14 @@ class FakeJobs final : public JobSource {
     }
     return jobs_[index];
   }
+  // Returns whether so many jobs have been refused within a minute.
+  bool AwaitRefused(size_t count) {
+    MutexLock lock(&mu_);
+    while (refused_ < count) {
+      if (!changed_.WaitUntil(&mu_, testing::Soon().when())) return false;
+    }
+    return true;
+  }
   // Returns whether the job has been left within a minute.
   bool AwaitLeft(const Job& job) {
     MutexLock lock(&mu_);
@@ -73,6 +81,8 @@ class FakeJobs final : public JobSource {
     {
       MutexLock lock(&mu_);
       if (!refusal_.ok()) {
+        ++refused_;
+        changed_.NotifyAll();
         // A status of its own: the count of owners lies in a library that
         // ThreadSanitizer does not see.
         return absl::Status(refusal_.code(), refusal_.message());
@@ -138,6 +148,7 @@ class FakeJobs final : public JobSource {
   bool ready_ ABSL_GUARDED_BY(mu_) = true;
   uint32_t context_ ABSL_GUARDED_BY(mu_) = 512;
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);
+  size_t refused_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<uint32_t> ids_ ABSL_GUARDED_BY(mu_);
   v1::FinishReason reason_ ABSL_GUARDED_BY(mu_) = v1::FINISH_REASON_UNSPECIFIED;
   std::vector<std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mu_);

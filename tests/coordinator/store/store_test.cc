@@ -63,7 +63,7 @@ class SlowOperation {
   bool over_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// What functions of operations were told, in their order.
+// Lists what the functions of operations were told.
 class Results {
  public:
   Store::Done Next(const std::string& name) {
@@ -212,7 +212,7 @@ TEST_F(StoreTest, AFullDiskPausesAndLosesNothing) {
   store_.reset();
 }
 
-// What waits for the disk comes before what was queued later.
+// Operations that wait for the disk come before later ones.
 TEST_F(StoreTest, OperationsKeepTheirOrderOverTrouble) {
   Results results;
   SlowOperation slow;
