@@ -203,7 +203,8 @@ absl::Status Session::StartLocally(const SessionOptions& options) {
   fleet.await_shard_cache = fleet.settings.has_cache_dir();
   RF_ASSIGN_OR_RETURN(
       local_, LocalFleet::Start(std::move(fleet), options.http, options.state));
-  stub_ = v1::Coordinator::NewStub(ConnectChannel(local_->address()));
+  channel_ = ConnectChannel(local_->address());
+  stub_ = v1::Coordinator::NewStub(channel_);
   return absl::OkStatus();
 }
 

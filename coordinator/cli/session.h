@@ -58,7 +58,7 @@ class Session {
       const SessionOptions& options);
 
   v1::Coordinator::Stub& stub() { return *stub_; }
-  // Waits for the connection with a running fleet, at most for `time`. Returns
+  // Waits for the connection with the coordinator, at most for `time`. Returns
   // true when it stands. gRPC reads a connection only while something waits for
   // it: calls that fail at once, with pauses between them, never connect again.
   bool AwaitConnection(absl::Duration time);

@@ -120,6 +120,45 @@ TEST_F(ChatTest, CtrlCStopsAnAnswerAndThenLeaves) {
   EXPECT_EQ(chat->Wait(30), 130) << chat->output();
 }
 
+class ChatFleetTest : public HandFleet {};
+
+TEST_F(ChatFleetTest, AConversationGoesOnWithTheNextCoordinator) {
+  const int where = testing::FreePort();
+  ASSERT_NO_FATAL_FAILURE(StartCoordinator(1, {}, {}, where));
+  StartWorker(0);
+  ASSERT_EQ(WaitForState("ready")["state"], "ready");
+  const std::unique_ptr<Process> chat =
+      Start("/usr/bin/script",
+            {"-qefc",
+             std::string(RINGFLEET_BINARY) + " chat -n 3 --temp 0 --cluster " +
+                 cluster(),
+             "/dev/null"},
+            {.input = true});
+  size_t seen = 0;
+  // Asks, and returns what is shown until the next prompt.
+  const auto ask = [&](const std::string& question) {
+    seen = chat->output().size();
+    chat->Write(question + "\n");
+    EXPECT_TRUE(WaitUntil(30, [&] {
+      return chat->output().size() > seen + question.size() + 4 &&
+             chat->output().ends_with("> ");
+    })) << chat->output();
+    return chat->output().substr(seen);
+  };
+  ASSERT_TRUE(WaitUntil(30, [&] { return chat->output().ends_with("> "); }))
+      << chat->output();
+  EXPECT_THAT(ask("import os"), HasSubstr("| 3 tokens "));
+  coordinator_->Signal(SIGKILL);
+  coordinator_->Wait(5);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(ask("import re"), HasSubstr("ringfleet: "))
+        << "nobody is there";
+  }
+  ASSERT_NO_FATAL_FAILURE(StartCoordinator(1, {}, {}, where));
+  ASSERT_EQ(WaitForState("ready")["state"], "ready");
+  EXPECT_THAT(ask("import io"), HasSubstr("| 3 tokens "));
+}
+
 TEST_F(ChatTest, CtrlDLeaves) {
   const std::unique_ptr<Process> chat =
       ChatOnTerminal("--url http://127.0.0.1:1");

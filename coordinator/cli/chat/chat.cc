@@ -204,7 +204,7 @@ absl::Status RunChat(const ChatOptions& options) {
   session_options.settings.set_without_mtp(true);
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                       Session::Open(session_options));
-  FleetBackend backend(&session->stub());
+  FleetBackend backend(session.get());
   return session->Finish(ChatLoop(&backend, &state, interactive).Run());
 }
 

@@ -3,12 +3,15 @@
 
 #include <memory>
 
+#include "cluster/rpc/channel.h"
 #include "coordinator/cli/interrupt.h"
 
 namespace ringfleet::coordinator::cli {
 
 absl::StatusOr<Generated> FleetBackend::Ask(const v1::GenerateRequest& request,
                                             const OnPiece& on_piece) {
+  // Meets a coordinator that has come back since the last question.
+  session_->AwaitConnection(cluster::kFirstConnection);
   InterruptibleCall call;
   {
     MutexLock lock(&mu_);
@@ -16,7 +19,7 @@ absl::StatusOr<Generated> FleetBackend::Ask(const v1::GenerateRequest& request,
   }
   // The coordinator ends the job of a caller who leaves.
   const std::unique_ptr<grpc::ClientReader<v1::GenerateEvent>> reader =
-      stub_->Generate(call.context(), request);
+      session_->stub().Generate(call.context(), request);
   absl::StatusOr<Generated> generated = ReadEvents(call, *reader, on_piece);
   MutexLock lock(&mu_);
   call_ = nullptr;
