@@ -375,11 +375,13 @@ void Batches::RemoveStrangers(const std::set<std::string>& known) {
   std::error_code error;
   const auto young =
       std::filesystem::file_time_type::clock::now() - kUploadTime;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(store().FilePath(""), error)) {
-    const std::string name = entry.path().filename().string();
-    if (known.count(name) > 0 || entry.last_write_time(error) > young) continue;
-    std::filesystem::remove(entry.path(), error);
+  for (std::filesystem::directory_iterator it(store().FilePath(""), error), end;
+       !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    std::error_code unknown;
+    const auto written = it->last_write_time(unknown);
+    if (known.count(name) > 0 || unknown || written > young) continue;
+    std::filesystem::remove(it->path(), unknown);
   }
 }
 
