@@ -99,7 +99,7 @@ CREATE TABLE detached_tokens (
   PRIMARY KEY (job, first)
 ) STRICT, WITHOUT ROWID;
 )",
-    // Of completion_tokens, those of reasonings.
+    // Reasonings are a part of completion_tokens.
     "ALTER TABLE batches ADD COLUMN reasoning_tokens INTEGER NOT NULL DEFAULT "
     "0;"};
 

@@ -144,7 +144,7 @@ TEST_F(BatchesTest, NothingRunsOfAFileWithErrors) {
   EXPECT_EQ(jobs_.started(), 0);
 }
 
-// Of OpenAI's form alone, where the batch names its endpoint.
+// A batch that names its endpoint takes OpenAI's form alone.
 TEST_F(BatchesTest, ALineNamesItsModelWhereTheBatchNamesItsEndpoint) {
   NewBatch batch;
   batch.input_file = UploadText(ChatLine("a"));
