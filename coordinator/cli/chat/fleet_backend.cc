@@ -3,15 +3,20 @@
 
 #include <memory>
 
-#include "cluster/rpc/channel.h"
+#include "absl/time/time.h"
 #include "coordinator/cli/interrupt.h"
 
 namespace ringfleet::coordinator::cli {
+namespace {
+
+constexpr absl::Duration kReconnectTime = absl::Milliseconds(500);
+
+}  // namespace
 
 absl::StatusOr<Generated> FleetBackend::Ask(const v1::GenerateRequest& request,
                                             const OnPiece& on_piece) {
   // Meets a coordinator that has come back since the last question.
-  session_->AwaitConnection(cluster::kFirstConnection);
+  session_->AwaitConnection(kReconnectTime);
   InterruptibleCall call;
   {
     MutexLock lock(&mu_);
