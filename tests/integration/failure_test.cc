@@ -96,8 +96,8 @@ TEST_P(SignalTest, WhileAPromptIsTypedEndsWith130) {
                       RINGFLEET_BINARY, verb, "--model", Model(), "-f", "-"});
     // Once it has asked for signals it reads.
     ASSERT_TRUE(WaitUntil(10, [&] {
-      return !testing::CommandLine(cli->pid()).empty() &&
-             testing::CommandLine(cli->pid())[0] == RINGFLEET_BINARY &&
+      const auto command = testing::CommandLine(cli->pid());
+      return !command.empty() && command[0] == RINGFLEET_BINARY &&
              Blocks(cli->pid(), GetParam());
     })) << cli->errors();
     cli->Signal(GetParam());

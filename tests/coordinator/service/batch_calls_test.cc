@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "tests/coordinator/http/fake_jobs.h"
 #include "tests/testing/checkpoint_writer.h"
 
@@ -20,7 +21,10 @@ namespace {
 class BatchCallsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto store = Store::Open({.folder = dir_.path(), .description = "test"});
+    StoreOptions options = {.folder = dir_.path(), .description = "test"};
+    // The time of the records below: none is too old to be kept.
+    options.now = [] { return absl::FromUnixMillis(10); };
+    auto store = Store::Open(options);
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
     auto model = ServedModel::Load(RINGFLEET_TEST_MODELS "/tiny-v3");
