@@ -56,6 +56,24 @@ void CheckWholeRotation(ConfigFields& fields, const Family& family,
   fields.Fail("partial_rotary_factor", absl::StrCat(part, want));
 }
 
+// Fails where published programs compute different magnitudes: DeepSeek's takes
+// an absent mscale as 1 and an absent mscale_all_dim as 0, transformers takes
+// neither unless both are there.
+void CheckMscales(ConfigFields& fields, const YarnSpec& yarn) {
+  if (yarn.attention_factor.has_value() || yarn.factor == 1) return;
+  const bool both = yarn.mscale_all_dim != 0 && yarn.mscale != 0 &&
+                    fields.Get("mscale") != nullptr;
+  const bool neither = yarn.mscale_all_dim == 0 && yarn.mscale == 1;
+  if (both || neither) return;
+  fields.Fail(
+      "mscale",
+      absl::StrCat(fields.Get("mscale") == nullptr ? std::string("absent")
+                                                   : absl::StrCat(yarn.mscale),
+                   " beside mscale_all_dim ", yarn.mscale_all_dim,
+                   ", want both, neither or attention_factor: programs "
+                   "disagree about one without the other"));
+}
+
 YarnSpec ReadYarn(ConfigFields& fields) {
   YarnSpec yarn;
   yarn.factor = fields.Number("factor", 1, 1e6, std::nullopt);
@@ -75,6 +93,7 @@ YarnSpec ReadYarn(ConfigFields& fields) {
   if (fields.Get("attention_factor") != nullptr) {
     yarn.attention_factor = fields.Number("attention_factor", 0, 1e6, 1);
   }
+  CheckMscales(fields, yarn);
   yarn.truncate = fields.Bool("truncate", true);
   return yarn;
 }

@@ -85,6 +85,8 @@ constexpr Refused kRefusedMutations[] = {
     {testing::DeepSeekV32Config, "/topk_group", "9", "topk_group: 9, want"},
     {testing::DeepSeekV32Config, "/rope_scaling/beta_slow", "64",
      "rope_scaling.beta_fast: 32, want at least beta_slow, 64"},
+    {testing::DeepSeekV32Config, "/rope_scaling/mscale", "null",
+     "rope_scaling.mscale: absent beside mscale_all_dim 1, want both"},
     {testing::DeepSeekV32Config, "/rope_scaling/llama_4_scaling_beta", "0.1",
      "rope_scaling.llama_4_scaling_beta: 0.1, want none"},
     {testing::KimiK25Config, "/text_config", "null", "vocab_size: missing"},

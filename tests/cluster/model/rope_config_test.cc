@@ -4,6 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
 namespace ringfleet::cluster {
 namespace {
 
@@ -128,6 +135,49 @@ TEST(RopeConfigTest, AnIncompleteSpellingIsRefused) {
   EXPECT_THAT(
       RopeProblem({{"rope_theta", 10000}, {"rope_parameters", RopeYarn()}}),
       HasSubstr("rope_parameters.rope_type: missing beside beta_fast"));
+}
+
+// Without the other one, or beside one that is 0, each published program
+// computes its own magnitude.
+TEST(RopeConfigTest, OneMscaleAloneIsRefused) {
+  const auto rope = [](std::optional<double> mscale,
+                       std::optional<double> mscale_all_dim, const Json& more) {
+    Json yarn =
+        MergedJson(RopeYarn(), {{"rope_type", "yarn"}, {"rope_theta", 10000}});
+    yarn.erase("mscale");
+    yarn.erase("mscale_all_dim");
+    if (mscale.has_value()) yarn["mscale"] = *mscale;
+    if (mscale_all_dim.has_value()) yarn["mscale_all_dim"] = *mscale_all_dim;
+    return Json{{"rope_parameters", MergedJson(yarn, more)}};
+  };
+  const std::vector<std::pair<std::optional<double>, std::optional<double>>>
+      disputed = {
+          {0.707, std::nullopt}, {0.707, 0}, {std::nullopt, 1}, {0, 1}, {0, 0},
+          {0, std::nullopt}};
+  for (const auto& [mscale, mscale_all_dim] : disputed) {
+    const std::string value =
+        mscale.has_value() ? absl::StrCat(*mscale) : "absent";
+    EXPECT_THAT(
+        RopeProblem(rope(mscale, mscale_all_dim, Json::object())),
+        HasSubstr(absl::StrCat(
+            "rope_parameters.mscale: ", value, " beside mscale_all_dim ",
+            mscale_all_dim.value_or(0), ", want both, neither or")));
+    const ModelSpec spec =
+        GoodRope(rope(mscale, mscale_all_dim, {{"attention_factor", 1.5}}));
+    EXPECT_EQ(spec.rope_scaling->attention_factor, 1.5);
+    GoodRope(rope(mscale, mscale_all_dim, {{"factor", 1}}));
+  }
+  for (const auto& [mscale, mscale_all_dim] :
+       std::vector<std::pair<std::optional<double>, std::optional<double>>>{
+           {std::nullopt, std::nullopt},
+           {1, std::nullopt},
+           {1, 0},
+           {0.5, 0.707},
+           {std::nullopt, 0}}) {
+    EXPECT_EQ(GoodRope(rope(mscale, mscale_all_dim, Json::object()))
+                  .rope_scaling->mscale,
+              mscale.value_or(1));
+  }
 }
 
 TEST(RopeConfigTest, ContradictionsAreRefused) {

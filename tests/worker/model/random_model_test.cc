@@ -360,7 +360,7 @@ std::vector<RandomCase> RandomCases() {
                                   spec.topk_group = 1;
                                   spec.num_experts_per_tok = 2;
                                   spec.routed_scaling_factor = 1;
-                                  spec.rope_scaling->mscale = 0.8;
+                                  spec.rope_scaling->mscale = 1;
                                   spec.rope_scaling->mscale_all_dim = 0;
                                 }),
                    .lengths = {400}});
