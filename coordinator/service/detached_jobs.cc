@@ -202,11 +202,13 @@ void DetachedJobs::Save(Followed& followed) {
 
 void DetachedJobs::Loop() {
   MutexLock lock(&mu_);
-  while (!stopping_) {
+  while (true) {
     const auto next = Clock::now() + kSave;
     while (!stopping_ && changed_.WaitUntil(&mu_, next)) {
     }
+    // Also where Stop came before this thread: tokens may be there.
     for (auto& [id, followed] : followed_) Save(followed);
+    if (stopping_) return;
   }
 }
 
