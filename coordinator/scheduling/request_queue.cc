@@ -7,6 +7,18 @@
 
 namespace ringfleet::coordinator {
 
+void Run::AddFailure(uint64_t begin, uint64_t end) {
+  if (failures > 0 && begin < failed_end && failed_begin < end) {
+    ++failures;
+    failed_begin = std::max(failed_begin, begin);
+    failed_end = std::min(failed_end, end);
+  } else {
+    failures = 1;
+    failed_begin = begin;
+    failed_end = end;
+  }
+}
+
 void RequestQueue::Push(std::shared_ptr<Run> run) {
   const std::string& owner = run->request->owner;
   const bool waits = std::any_of(

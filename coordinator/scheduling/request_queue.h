@@ -35,9 +35,12 @@ struct Run {
   v1::ScoreResult score;
   size_t window_begin = 0;
   bool scored = false;  // The score of the whole text has been told.
-  // Failed epochs in a row in which the request had a slot without progress: no
-  // token, no scored span.
+  // Failed epochs in a row that the request may have ended: it made no progress
+  // (no token, no scored span), and the steps in flight had one position of it
+  // each time, which lies in [failed_begin, failed_end).
   uint32_t failures = 0;
+  uint64_t failed_begin = 0;
+  uint64_t failed_end = 0;
   uint32_t group = 0;      // Data group of the first stay.
   uint64_t evaluated = 0;  // Positions that the last stay had in the cache.
   uint32_t cached_n = 0;   // Prompt tokens that the first stay found there.
@@ -48,9 +51,14 @@ struct Run {
   Time first_token;
   Time last_token;
 
+  // Counts an epoch that failed with positions [begin, end) in flight.
+  void AddFailure(uint64_t begin, uint64_t end);
   // True if the request may be what makes epochs fail.
   bool suspect() const { return failures >= kSuspectFailures; }
   static constexpr uint32_t kSuspectFailures = 2;
+  // The last three of these are a suspect's, alone: hosts that are lost for
+  // another reason seldom meet one request so often at one position.
+  static constexpr uint32_t kMostFailures = 5;
 };
 
 // Owners share a priority by tokens: the next run is that of the owner who was

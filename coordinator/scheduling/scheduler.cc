@@ -243,7 +243,8 @@ void Scheduler::PlanPrefills(bool beside_decodes, BatchRows* batch_rows,
     flight->prompt_rows = std::max(flight->prompt_rows, taken);
     if (!repeats) spans.Append(count, form);
     sequence.planned += count;
-    flight->work.push_back({.sequence = slots_[slot]});
+    flight->work.push_back(
+        {.sequence = slots_[slot], .begin = begin, .end = sequence.planned});
     Index(sequence, sequence.planned);
     if (sequence.planned < sequence.prompt_n()) continue;
     flight->evaluated.push_back(slots_[slot]);
@@ -302,11 +303,13 @@ void Scheduler::PlanReplays(BatchRows* batch_rows, v1::StepPlan* plan,
     span->set_slot(slot);
     span->set_count(count);
     taken += count;
+    flight->work.push_back({.sequence = slots_[slot],
+                            .begin = sequence.planned,
+                            .end = sequence.planned + count});
     sequence.planned += count;
     EvaluatedSpans& spans = sequence.run->spans;
     spans.Append(sequence.planned - std::min(sequence.planned, spans.size()),
                  FormOfDecodes());
-    flight->work.push_back({.sequence = slots_[slot]});
     Index(sequence, sequence.planned);
     // The last row draws the token behind the committed ones.
     if (sequence.knows_next()) continue;
@@ -321,9 +324,13 @@ void Scheduler::PlanDecodes(const std::vector<NextDecode>& decodes,
     v1::Decode* decode = plan->add_decodes();
     decode->set_slot(next.slot);
     decode->set_drafts(next.tokens - 1);
-    slots_[next.slot]->tokens_planned += next.tokens;
-    flight->work.push_back(
-        {.sequence = slots_[next.slot], .tokens = next.tokens});
+    Sequence& sequence = *slots_[next.slot];
+    const uint64_t begin = sequence.cached();
+    sequence.tokens_planned += next.tokens;
+    flight->work.push_back({.sequence = slots_[next.slot],
+                            .tokens = next.tokens,
+                            .begin = begin,
+                            .end = sequence.cached()});
   }
 }
 

@@ -47,9 +47,10 @@
 // A step may commit several tokens of a sequence: one, and the drafts that the
 // workers accept. Plans are made for the most; results give back the rest.
 //
-// A request without progress in kSuspectFailures failed epochs is a suspect.
-// Suspects run alone, one at a time, before all others. The one whose epoch
-// then fails ends with the cause.
+// A request is a suspect after kSuspectFailures epochs that failed while the
+// same position of it was in flight, without progress between them. Suspects
+// run alone, one at a time, before all others. The one with which kMostFailures
+// epochs have failed ends with the cause.
 #ifndef RINGFLEET_COORDINATOR_SCHEDULING_SCHEDULER_H_
 #define RINGFLEET_COORDINATOR_SCHEDULING_SCHEDULER_H_
 
@@ -165,8 +166,8 @@ class Scheduler {
   void OpenEpoch(const Epoch& epoch);
 
   // Ends the epoch, if one runs: requests in slots wait again. `failed`: the
-  // end counts against requests without progress. It ends a suspect with
-  // `cause`.
+  // end counts against requests in flight without progress. It may end a
+  // suspect with `cause`.
   void CloseEpoch(const absl::Status& cause, bool failed);
 
   // Tells all waiting requests what the fleet waits for, if that has changed.
@@ -286,6 +287,9 @@ class Scheduler {
   struct PlannedWork {
     std::shared_ptr<Sequence> sequence;
     uint32_t tokens = 0;  // Most that the plan commits.
+    // Positions that the plan evaluates.
+    uint64_t begin = 0;
+    uint64_t end = 0;
   };
 
   struct PlanInFlight {
@@ -313,6 +317,8 @@ class Scheduler {
 
   // Numbers a plan and counts it as in flight.
   v1::StepPlan Send(v1::StepPlan plan, PlanInFlight flight);
+  // Counts a failed epoch against the requests in flight without progress.
+  void CountFailure();
   // Makes room for a suspect: others leave their slots and wait again.
   void YieldToSuspects();
   void Release(v1::StepPlan* plan);

@@ -2,6 +2,7 @@
 // How requests come to the scheduler and leave it early, and how epochs begin
 // and end.
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,21 +36,17 @@ void Scheduler::ContinueAfter(uint64_t last_step) {
 void Scheduler::CloseEpoch(const absl::Status& cause, bool failed) {
   if (!epoch_.has_value()) return;
   const bool alone = running() == 1;
+  if (failed) CountFailure();
   for (const uint32_t slot : order_) {
     Sequence& sequence = *slots_[slot];
     if (sequence.left) continue;
-    Run& run = *sequence.run;
-    if (sequence.progressed) {
-      run.failures = 0;
-    } else if (failed) {
-      if (alone && run.suspect()) {
-        sequence.left = true;
-        absl::Status alone_cause = cause;
-        alone_cause.SetPayload(kFailedAlonePayload, absl::Cord());
-        Fail(alone_cause, run);
-        continue;
-      }
-      ++run.failures;
+    if (alone && failed && !sequence.progressed &&
+        sequence.run->failures >= Run::kMostFailures) {
+      sequence.left = true;
+      absl::Status alone_cause = cause;
+      alone_cause.SetPayload(kFailedAlonePayload, absl::Cord());
+      Fail(alone_cause, *sequence.run);
+      continue;
     }
     WaitAgain(sequence);
   }
@@ -61,6 +58,24 @@ void Scheduler::CloseEpoch(const absl::Status& cause, bool failed) {
   epoch_.reset();
   counted_ = now_();
   TellWaiting(std::string(cause.message()));
+}
+
+void Scheduler::CountFailure() {
+  struct Rows {
+    uint64_t begin, end;
+  };
+  std::map<Sequence*, Rows> in_flight;
+  for (const PlanInFlight& flight : in_flight_) {
+    for (const PlannedWork& work : flight.work) {
+      const auto [it, first] = in_flight.try_emplace(
+          work.sequence.get(), Rows{work.begin, work.end});
+      if (!first) it->second.end = work.end;
+    }
+  }
+  for (const auto& [sequence, rows] : in_flight) {
+    if (sequence->left || sequence->progressed) continue;
+    sequence->run->AddFailure(rows.begin, rows.end);
+  }
 }
 
 void Scheduler::TellWaiting(const std::string& why) {

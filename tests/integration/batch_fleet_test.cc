@@ -309,6 +309,10 @@ TEST_P(BatchChaosTest, EveryLineHasOneResult) {
       results.push_back(Repeatable(line));
     }
     EXPECT_EQ(results, right) << coordinator_->errors();
+    const Finished failed =
+        Cli({"show", id, "--cluster", cluster(), "--errors"});
+    EXPECT_EQ(failed.code, 0) << failed.errors;
+    EXPECT_EQ(failed.output, "");
     EXPECT_GT(crowd.answered(), 0);
     for (const ShortAnswers::Failure& failure : crowd.failures()) {
       bool cut = false;

@@ -164,7 +164,7 @@ TEST_F(SchedulerTest, ARequestThatEndsEveryEpochEndsAloneWithTheCause) {
     Open(77 + epochs, 8, 100);
   }
   Collect();
-  EXPECT_EQ(epochs, 3);
+  EXPECT_EQ(epochs, Run::kMostFailures);
   const absl::Status& failure = told_["bad"].failure;
   EXPECT_EQ(failure.code(), cause.code());
   EXPECT_EQ(failure.message(), cause.message());
@@ -174,6 +174,49 @@ TEST_F(SchedulerTest, ARequestThatEndsEveryEpochEndsAloneWithTheCause) {
     EXPECT_EQ(told_[id].tokens.size(), 5u) << id;
     EXPECT_EQ(told_[id].ends, 1) << id;
   }
+}
+
+// Hosts that are lost while a request runs are not its fault: its rows in
+// flight are others each time, or there are none.
+TEST_F(SchedulerTest, FailuresAtOtherPositionsAreNotTheRequests) {
+  Make(1, 4096);
+  const absl::Status cause = absl::UnavailableError("worker 0 was lost");
+  ASSERT_TRUE(Submit("long", 3000, 5).ok());
+  // Evaluates `steps` steps of the prompt. The next one is in flight.
+  const auto fail_after = [&](int steps) {
+    for (int i = 0; i < steps; ++i) {
+      const auto plan = scheduler_->NextPlan();
+      ASSERT_TRUE(plan.has_value());
+      ASSERT_EQ(plan->prefills_size(), 1);
+      ASSERT_TRUE(scheduler_->OnResult(Result(plan->step(), {})).ok());
+    }
+    ASSERT_TRUE(scheduler_->NextPlan().has_value());
+    scheduler_->CloseEpoch(cause, /*failed=*/true);
+    Open(scheduler_->last_step() + 100, 1, 4096);
+  };
+  for (int round = 0; round < 3; ++round) {
+    for (const int steps : {0, 1, 2, 3, 2}) {
+      ASSERT_NO_FATAL_FAILURE(fail_after(steps));
+    }
+  }
+  // Nothing of it is in flight.
+  for (int i = 0; i < 10; ++i) {
+    const auto plan = scheduler_->NextPlan();
+    ASSERT_TRUE(plan.has_value());
+    ASSERT_TRUE(scheduler_->OnResult(Result(plan->step(), {})).ok());
+    scheduler_->CloseEpoch(cause, /*failed=*/true);
+    Open(200 + i, 1, 4096);
+  }
+  Collect();
+  EXPECT_EQ(told_["long"].ends, 0) << told_["long"].failure;
+  for (uint32_t i = 1; i < Run::kMostFailures; ++i) {
+    ASSERT_NO_FATAL_FAILURE(fail_after(1));
+  }
+  Collect();
+  EXPECT_EQ(told_["long"].ends, 0) << told_["long"].failure;
+  ASSERT_NO_FATAL_FAILURE(fail_after(1));
+  Collect();
+  EXPECT_EQ(told_["long"].failure.code(), cause.code());
 }
 
 TEST_F(SchedulerTest, DeadlinesAndTheWaitForALostHostEndRequests) {
