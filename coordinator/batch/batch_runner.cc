@@ -27,6 +27,14 @@ constexpr std::chrono::milliseconds kEndPoll{2};
 constexpr int64_t kFetch = 256;
 constexpr size_t kPaceCommits = 200;
 
+// Logs a failure to read the store or a batch, unless it is the last one told.
+void NoteProblem(const absl::Status& status, absl::Status* last) {
+  if (!status.ok() && status != *last) {
+    RF_LOG(kError, "batches: ", status.message());
+  }
+  *last = status;
+}
+
 // Returns the line of an output or error file. `response`: JSON, or "null".
 std::string OutputLine(const std::string& custom_id,
                        const std::string& response, absl::string_view code,
@@ -202,7 +210,7 @@ void BatchRunner::Main() {
       woken_ = false;
       look = Clock::now() + kLook;
       const absl::Status status = Refresh();
-      NoteProblem(status);
+      NoteProblem(status, &problem_);
       if (!status.ok()) continue;
     }
     EndBatches();
@@ -253,13 +261,6 @@ void BatchRunner::Leave(Batch& batch) {
     if (exchange == nullptr) continue;  // Only its commit is missing.
     loop_->Post([exchange = exchange] { exchange->Leave(); });
   }
-}
-
-void BatchRunner::NoteProblem(const absl::Status& status) {
-  if (!status.ok() && status != problem_) {
-    RF_LOG(kError, "batches: ", status.message());
-  }
-  problem_ = status;
 }
 
 void BatchRunner::EndBatches() {
@@ -322,10 +323,8 @@ BatchRunner::Batch* BatchRunner::NextBatch() {
     if (batch.record.state != kBatchInProgress || batch.left) continue;
     if (batch.next.empty() && !batch.fetched_all) {
       const absl::Status status = Fetch(batch);
-      if (!status.ok()) {
-        NoteProblem(status);
-        continue;
-      }
+      NoteProblem(status, &batch.problem);
+      if (!status.ok()) continue;
     }
     if (batch.next.empty()) continue;
     const bool behind = id > last_started_;

@@ -94,6 +94,7 @@ class BatchRunner {
     bool expired = false;  // Once, whatever the clock says later.
     // Commits of the last ones, for the pace.
     std::deque<Clock::time_point> commits;
+    absl::Status problem;  // Logged last.
   };
 
   void Main();
@@ -118,9 +119,6 @@ class BatchRunner {
   void TryAgain(const std::string& id, const LineRecord& line);
   void Commit(const std::string& id, OutputRecord output,
               const BatchUsage& usage);
-  // Logs a failure to read the store or a batch, once.
-  void NoteProblem(const absl::Status& status)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends the lines of a batch in flight.
   void Leave(Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -139,7 +137,7 @@ class BatchRunner {
   std::map<std::string, Batch> batches_ ABSL_GUARDED_BY(mu_);
   size_t in_flight_ ABSL_GUARDED_BY(mu_) = 0;
   std::string last_started_ ABSL_GUARDED_BY(mu_);  // Batches take turns.
-  absl::Status problem_ ABSL_GUARDED_BY(mu_);      // Logged last.
+  absl::Status problem_ ABSL_GUARDED_BY(mu_);      // Of the store.
 
   // These end before the answers' host, the loop last.
   std::unique_ptr<Loop> loop_;

@@ -297,6 +297,7 @@ absl::Status Store::Commit(const std::vector<Queued>& group,
     const bool ours = owner.Next() && owner.Text(0) == owner_->id();
     RF_RETURN_IF_ERROR(owner.status());
     if (!ours) {
+      owner_->GiveUp();
       return absl::FailedPreconditionError(absl::StrCat(
           path(), ": another coordinator has taken the store over"));
     }

@@ -166,6 +166,8 @@ absl::Status StoreOwner::CheckNotReplaced() const {
 
 void StoreOwner::OnIdLeft() { unlink(absl::StrCat(path_, kReplaced).c_str()); }
 
+void StoreOwner::GiveUp() { flock(file_, LOCK_UN); }
+
 StoreOwner::StoreOwner(std::string path, std::string id, std::string text,
                        int file)
     : path_(std::move(path)),

@@ -47,6 +47,9 @@ class StoreOwner {
   absl::Status CheckNotReplaced() const;
   // Called once the id is in the folder.
   void OnIdLeft();
+  // Releases the lock. Called once another id is in the folder: that owner may
+  // have ended before it called OnIdLeft, and nobody waits for this one.
+  void GiveUp();
 
  private:
   StoreOwner(std::string path, std::string id, std::string text, int file);

@@ -600,6 +600,30 @@ TEST_F(BatchesTest, ABatchWithoutItsInputFails) {
   EXPECT_EQ(Outputs(made.id, true)[0]["error"]["code"], "input_lost");
 }
 
+// It waits until it can be read, beside others that run.
+TEST_F(BatchesTest, AnInputThatCannotBeReadIsLoggedOnce) {
+  jobs_.AnswerWith({}, v1::FINISH_REASON_UNSPECIFIED);
+  const BatchRecord made = CreateOf(ChatLine("a"));
+  ASSERT_NE(jobs_.Await(0), nullptr);
+  End();
+  const std::string path = absl::StrCat(dir_.path(), "/files/", made.id);
+  std::filesystem::rename(path, dir_.File("kept"));
+  std::filesystem::create_symlink(path, path);  // A loop.
+  jobs_.AnswerWith(*(*model_->tokenizer())->Encode("ok"),
+                   v1::FINISH_REASON_LENGTH);
+  ::testing::internal::CaptureStderr();
+  Start();
+  for (const char* id : {"b", "c"}) {
+    EXPECT_EQ(AwaitEnd(CreateOf(ChatLine(id)).id).completed, 1);
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  const size_t told = log.find(absl::StrCat("batches: ", path));
+  ASSERT_NE(told, std::string::npos) << log;
+  EXPECT_EQ(log.find("batches: ", told + 1), std::string::npos) << log;
+  std::filesystem::rename(dir_.File("kept"), path);
+  EXPECT_EQ(AwaitEnd(made.id).completed, 1);
+}
+
 TEST_F(BatchesTest, LinesWithAPrefixInCommonRunTogether) {
   std::string text;
   for (int i = 0; i < 3; ++i) {

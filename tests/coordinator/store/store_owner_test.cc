@@ -119,6 +119,26 @@ TEST_F(StoreOwnerTest, AnOwnerGoesOnWhoseSuccessorsLeaveNoId) {
   EXPECT_TRUE(Take(kLong).ok());
 }
 
+// The second one ended between its id and what follows it.
+TEST_F(StoreOwnerTest, AnOwnerThatFindsAnotherIdKeepsNobodyOut) {
+  const auto first = OpenStore(kLong);
+  ASSERT_TRUE(first.ok()) << first.status();
+  std::filesystem::rename(dir_.File("owner"), dir_.File("owner.replaced"));
+  {
+    auto second =
+        Database::Open(dir_.File("state.db"), Database::Access::kReadWrite);
+    ASSERT_TRUE(second.ok()) << second.status();
+    ASSERT_EQ((*second)->Run("UPDATE owner SET id = 'another'"),
+              absl::OkStatus());
+  }
+  const absl::Status status =
+      (*first)->WriteNow([](Database&) { return absl::OkStatus(); });
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  const auto third = OpenStore(kLong);
+  EXPECT_TRUE(third.ok()) << third.status();
+  EXPECT_FALSE(HasReplaced());
+}
+
 // The second one is stopped, too, before it leaves its id.
 TEST_F(StoreOwnerTest, AReplacedSuccessorLeavesNoId) {
   auto first = std::make_unique<PlayedOwner>(dir_.path());
