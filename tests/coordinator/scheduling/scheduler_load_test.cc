@@ -376,5 +376,95 @@ TEST_F(SchedulerTest, RandomLoadEndsEveryRequestOnceAndLeaksNothing) {
   EXPECT_GT(reused, 0u);
 }
 
+// Interactive requests come one after another, lines of a batch run beside
+// them, and a host is lost again and again: nobody is blamed.
+TEST_F(SchedulerTest, HostsThatAreLostOftenCostNoRequest) {
+  std::mt19937 generator(7);
+  const auto draw = [&generator](int least, int most) {
+    return std::uniform_int_distribution<int>(least, most)(generator);
+  };
+  constexpr uint32_t kSlots = 16;
+  constexpr uint32_t kContext = 256;
+  const auto blocks =
+      static_cast<uint32_t>(kSlots * kernels::CacheBlocks(kContext));
+  DrawnRows drawn;
+  std::optional<ModelOfWorker> worker;
+  uint64_t epoch = 76;
+  scheduler_.emplace([this] { return now_; });
+  const auto open = [&] {
+    scheduler_->OpenEpoch({.id = ++epoch,
+                           .groups = 1,
+                           .slots = kSlots,
+                           .context = kContext,
+                           .blocks = blocks});
+    worker.emplace(
+        kSlots, kContext, blocks, [](uint32_t) { return 0; }, &drawn);
+  };
+  open();
+  uint32_t submitted = 0;
+  const auto submit = [&](const std::string& id, int64_t priority,
+                          uint32_t max_tokens) {
+    auto request = std::make_shared<Request>();
+    request->id = id;
+    request->prompt_ids.assign(draw(3, 12), 1000 + submitted);
+    request->usable_vocab = ++submitted;
+    request->max_tokens = max_tokens;
+    request->priority = priority;
+    request->sampling.set_seed(max_tokens);
+    ASSERT_TRUE(scheduler_->Submit(request).ok());
+  };
+  constexpr int kClients = 8;
+  constexpr int kLines = 100;
+  std::vector<int> asked(kClients, 0);
+  const auto id_of = [&](int client) {
+    return absl::StrCat("c", client, "-", asked[client]);
+  };
+  for (int client = 0; client < kClients; ++client) {
+    submit(id_of(client), 0, 6);
+  }
+  for (int line = 0; line < kLines; ++line) {
+    submit(absl::StrCat("line", line), 1, 40);
+  }
+  std::deque<v1::StepPlan> in_flight;
+  int epochs = 0;
+  int steps_left = draw(1, 40);
+  const auto lines_left = [&] {
+    int left = 0;
+    for (int line = 0; line < kLines; ++line) {
+      left += told_[absl::StrCat("line", line)].ends == 0;
+    }
+    return left;
+  };
+  while (lines_left() > 0) {
+    ASSERT_LT(epochs, 100'000);
+    while (auto plan = scheduler_->NextPlan()) in_flight.push_back(*plan);
+    if (--steps_left == 0) {
+      scheduler_->CloseEpoch(absl::UnavailableError("lost"), /*failed=*/true);
+      ++epochs;
+      in_flight.clear();
+      open();
+      steps_left = draw(1, 40);
+    } else if (!in_flight.empty()) {
+      const auto result = worker->Execute(in_flight.front());
+      in_flight.pop_front();
+      now_ += std::chrono::milliseconds(2 + result.slots_size());
+      ASSERT_TRUE(scheduler_->OnResult(result).ok());
+    } else {
+      now_ += std::chrono::milliseconds(1);
+    }
+    Collect();
+    for (int client = 0; client < kClients; ++client) {
+      const Told& told = told_[id_of(client)];
+      if (told.ends == 0) continue;
+      ++asked[client];
+      submit(id_of(client), 0, 6);
+    }
+  }
+  int failed = 0;
+  for (const auto& [id, told] : told_) failed += !told.failure.ok();
+  EXPECT_EQ(failed, 0) << "of " << told_.size() << " in " << epochs
+                       << " epochs";
+}
+
 }  // namespace
 }  // namespace ringfleet::coordinator
