@@ -186,6 +186,8 @@ class ShortAnswers {
   std::vector<std::thread> threads_;
 };
 
+constexpr double kLongestCalm = 3;  // Seconds.
+
 struct Chaos {
   int rounds;
   int lines;
@@ -281,9 +283,21 @@ TEST_P(BatchChaosTest, EveryLineHasOneResult) {
     for (int i = 0; i < chaos.worker_kills; ++i) events.push_back(i % 2);
     events.push_back(-2);
     std::shuffle(events.begin(), events.end(), random);
-    for (const int event : events) {
+    // They come from the first line to the last, and also where none ends.
+    std::vector<int> places;
+    for (size_t i = 0; i < events.size(); ++i) {
+      places.push_back(
+          std::uniform_int_distribution<int>(0, chaos.lines * 9 / 10)(random));
+    }
+    std::sort(places.begin(), places.end());
+    for (size_t i = 0; i < events.size(); ++i) {
+      const int event = events[i];
+      WaitUntil(kLongestCalm, [&] {
+        const std::string seen = follower->output();
+        return std::count(seen.begin(), seen.end(), '\n') >= places[i];
+      });
       std::this_thread::sleep_for(std::chrono::milliseconds(
-          std::uniform_int_distribution<int>(50, 1000)(random)));
+          std::uniform_int_distribution<int>(50, 500)(random)));
       if (event == -1) {
         ASSERT_NO_FATAL_FAILURE(RestartCoordinator());
       } else if (event >= 0) {
