@@ -458,7 +458,10 @@ void BatchRunner::OnResponse(const std::string& id, const LineRecord& line,
                              const HttpResponse& response) {
   const bool failed = response.status != 200;
   const Json body = Json::parse(response.body, nullptr, /*exceptions=*/false);
-  if (IsPassing(response.status, body)) return TryAgain(id, line);
+  // The fleet is full, not there, or has failed.
+  if (response.status == 503 || response.status == 429) {
+    return TryAgain(id, line);
+  }
   std::string code, message;
   if (failed) {
     code = TextAt(body, "error", "code");
@@ -475,13 +478,6 @@ void BatchRunner::OnResponse(const std::string& id, const LineRecord& line,
           .failed = failed,
           .text = OutputLine(line.custom_id, told, code, message)},
          UsageOf(body));
-}
-
-bool BatchRunner::IsPassing(int status, const Json& body) const {
-  if (status == 503 || status == 429) return true;
-  // A fleet that has failed fails whatever is asked of it.
-  return status >= 500 && TextAt(body, "error", "code") != kFailedAlone &&
-         !options_.jobs->ready().ok();
 }
 
 void BatchRunner::TryAgain(const std::string& id, const LineRecord& line) {

@@ -113,9 +113,6 @@ class BatchRunner {
   // Takes the response of a line, on the thread of the answers.
   void OnResponse(const std::string& id, const LineRecord& line,
                   const std::string& request_id, const HttpResponse& response);
-  // Returns whether another try may get another response: the fleet is full,
-  // not there, or has failed.
-  bool IsPassing(int status, const nlohmann::ordered_json& body) const;
   void TryAgain(const std::string& id, const LineRecord& line);
   void Commit(const std::string& id, OutputRecord output,
               const BatchUsage& usage);

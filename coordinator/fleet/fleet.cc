@@ -212,8 +212,11 @@ bool Fleet::FailedForGood(const View& view) const {
 }
 
 absl::Status Fleet::WhyNotReady(const View& view) const {
-  if (view.state == v1::FLEET_STATE_STOPPING || FailedForGood(view)) {
-    return view.error;
+  if (view.state == v1::FLEET_STATE_STOPPING) return view.error;
+  if (FailedForGood(view)) {
+    absl::Status error = view.error;
+    error.SetPayload(kFleetFailedPayload, absl::Cord());
+    return error;
   }
   if (view.state == v1::FLEET_STATE_LOADING) {
     return absl::UnavailableError("the fleet is not ready: it loads the model");

@@ -63,10 +63,12 @@ ApiError UnsupportedField(std::string param) {
 
 ApiError ErrorOf(const absl::Status& status) {
   ApiError error;
-  error.status = HttpStatusOf(status.code());
+  error.status = status.GetPayload(kFleetFailedPayload).has_value()
+                     ? 503
+                     : HttpStatusOf(status.code());
   error.message = std::string(status.message());
   if (error.status == 429 || error.status == 503) error.retry_after_s = 1;
-  error.should_retry = !absl::IsDeadlineExceeded(status);
+  error.should_retry = error.status != 408;
   if (status.GetPayload(kFailedAlonePayload).has_value()) {
     error.status = 500;
     error.code = kFailedAlone;

@@ -73,6 +73,9 @@ inline constexpr uint32_t kUnlimitedTokens =
 // A status with this payload ends a request that has ended each epoch in which
 // it ran alone. To try it again elsewhere would do harm.
 inline constexpr char kFailedAlonePayload[] = "ringfleet/failed-alone";
+// A status with this payload says why the fleet has failed, whatever its code.
+// Another fleet, or this one when it is mended, takes the request.
+inline constexpr char kFleetFailedPayload[] = "ringfleet/fleet-failed";
 
 // Immutable once submitted.
 struct Request {

@@ -367,7 +367,9 @@ TEST_F(BatchesTest, AFleetThatHasFailedSpendsNoLine) {
   const std::shared_ptr<Job> first = jobs_.Await(0);
   ASSERT_NE(jobs_.Await(1), nullptr);
   jobs_.SetReady(false);
-  first->OnFailed(absl::DataLossError("another checkpoint"));
+  absl::Status cause = absl::DataLossError("another checkpoint");
+  cause.SetPayload(kFleetFailedPayload, absl::Cord());
+  first->OnFailed(cause);
   ASSERT_TRUE(jobs_.AwaitLeft(*first));
   EXPECT_EQ(Find(made.id).failed, 0);
   EXPECT_EQ(jobs_.started(), 2);
@@ -378,6 +380,16 @@ TEST_F(BatchesTest, AFleetThatHasFailedSpendsNoLine) {
   const BatchRecord ended = AwaitEnd(made.id);
   EXPECT_EQ(ended.completed, 2);
   EXPECT_EQ(ended.failed, 0);
+}
+
+TEST_F(BatchesTest, ALineThatFailsByItselfFailsWhateverTheFleetDoes) {
+  jobs_.AnswerWith({}, v1::FINISH_REASON_UNSPECIFIED);
+  const BatchRecord made = CreateOf(ChatLine("a"));
+  const std::shared_ptr<Job> job = jobs_.Await(0);
+  jobs_.SetReady(false);
+  job->OnFailed(absl::DataLossError("logits at position 2 are NaN"));
+  EXPECT_EQ(AwaitEnd(made.id).failed, 1);
+  EXPECT_EQ(Outputs(made.id, true)[0]["response"]["status_code"], 500);
 }
 
 TEST_F(BatchesTest, ALineThatKillsTheFleetFails) {

@@ -511,6 +511,26 @@ TEST_F(ApiTest, ErrorsComeBeforeTheHeadOrAsTheLastEvent) {
   EXPECT_EQ(json::parse(events.back())["error"]["message"], "NaN");
 }
 
+// A client that balances asks another fleet.
+TEST_F(ApiTest, AFailedFleetIsUnavailableWhateverFailedIt) {
+  Start();
+  size_t job = 0;
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kFailedPrecondition, absl::StatusCode::kDataLoss,
+        absl::StatusCode::kDeadlineExceeded}) {
+    HttpClient client(face_->port());
+    client.SendRequest("POST", kCompletions, R"({"prompt": "a"})");
+    absl::Status cause(code, "another checkpoint");
+    cause.SetPayload(kFleetFailedPayload, absl::Cord());
+    jobs_.Await(job++)->OnFailed(cause);
+    const HttpReply reply = client.Read();
+    EXPECT_EQ(reply.status, 503);
+    EXPECT_EQ(reply.headers.at("retry-after"), "1");
+    EXPECT_EQ(json::parse(reply.body)["error"]["message"],
+              "another checkpoint");
+  }
+}
+
 TEST_F(ApiTest, SilentStreamsGetTheirHeadAndComments) {
   HttpOptions options;
   options.limits.silence = absl::Milliseconds(20);
