@@ -62,13 +62,14 @@ class BatchFleetTest : public HandFleet {
     EXPECT_EQ(Finish(*coordinator_).code, 0);
   }
 
-  // Writes lines that are greedy, that have a seed, or that get one.
-  std::string WriteLines(int count, int tokens) {
+  // Writes lines that are greedy, that have a seed, or that get one, with
+  // answers of up to `most_tokens`.
+  std::string WriteLines(int count, int most_tokens) {
     std::string text;
     for (int i = 0; i < count; ++i) {
       json body = {{"prompt", "line " + std::to_string(i % 7) + " of " +
                                   std::to_string(i)},
-                   {"max_tokens", tokens},
+                   {"max_tokens", 1 + i * 7 % most_tokens},
                    {"ignore_eos", true}};
       if (i % 3 > 0) body["temperature"] = 0.8;
       if (i % 3 == 1) body["seed"] = i;
@@ -191,7 +192,7 @@ constexpr double kLongestCalm = 3;  // Seconds.
 struct Chaos {
   int rounds;
   int lines;
-  int tokens;
+  int tokens;  // Most of a line.
   int clients;
   int coordinator_kills;
   int worker_kills;
@@ -362,7 +363,7 @@ INSTANTIATE_TEST_SUITE_P(Rounds, BatchChaosTest,
 INSTANTIATE_TEST_SUITE_P(Soak, BatchChaosTest,
                          ::testing::Values(Chaos{.rounds = 100,
                                                  .lines = 400,
-                                                 .tokens = 40,
+                                                 .tokens = 24,
                                                  .clients = 8,
                                                  .coordinator_kills = 5,
                                                  .worker_kills = 10,
