@@ -71,6 +71,9 @@ std::optional<v1::StepPlan> Scheduler::NextPlan() {
   YieldToSuspects();
   Release(&plan);
   Admit(&plan);
+  for (const v1::Admission& admission : plan.admissions()) {
+    flight.admitted.push_back(slots_[admission.slot()]);
+  }
   BatchRows batch_rows = LimitBatch(&flight);
   const bool replays = ReplaysNext(batch_rows);
   // Found before this plan's spans, which draw their next tokens themselves.

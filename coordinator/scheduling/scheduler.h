@@ -299,6 +299,7 @@ class Scheduler {
     bool replays = false;
     bool limits_batch = false;  // `rows` are set.
     BatchBudget::Rows rows;
+    std::vector<std::shared_ptr<Sequence>> admitted;
     std::vector<PlannedWork> work;
     // The plan ends the prompts of these.
     std::vector<std::shared_ptr<Sequence>> evaluated;

@@ -72,6 +72,13 @@ void Scheduler::CountFailure() {
       if (!first) it->second.end = work.end;
     }
   }
+  for (const PlanInFlight& flight : in_flight_) {
+    // Without rows yet: the admission itself may be what fails.
+    for (const auto& sequence : flight.admitted) {
+      const uint64_t begin = sequence->cached();
+      in_flight.try_emplace(sequence.get(), Rows{begin, begin + 1});
+    }
+  }
   for (const auto& [sequence, rows] : in_flight) {
     if (sequence->left || sequence->progressed) continue;
     sequence->run->AddFailure(rows.begin, rows.end);

@@ -69,10 +69,9 @@ TEST_F(CrashingJobTest, EndsWithTheCauseAndAlone) {
   EXPECT_EQ(end.code, grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(end.message, HasSubstr("worker 1"));
   EXPECT_TRUE(end.ids.empty());
-  // Beside others once, with all of them in their replays once or twice, alone
-  // at last.
-  EXPECT_GE(crashes, 3);
-  EXPECT_LE(crashes, 4);
+  // Twice beside others, one of these times with all of them in their replays,
+  // and three times alone.
+  EXPECT_EQ(crashes, 5);
 }
 
 }  // namespace

@@ -176,6 +176,49 @@ TEST_F(SchedulerTest, ARequestThatEndsEveryEpochEndsAloneWithTheCause) {
   }
 }
 
+// Its admission ends the epochs. The first plan with it has replays of another
+// and none of its rows.
+TEST_F(SchedulerTest, ARequestWhoseAdmissionEndsEveryEpochEnds) {
+  Make(2, 100);
+  const absl::Status cause = absl::UnavailableError("worker 0 was lost");
+  ASSERT_TRUE(Submit("good", 3, 50).ok());
+  const auto step = [&](const v1::StepPlan& plan, bool draws) {
+    v1::StepResult result = Result(plan.step(), {});
+    if (draws) *result.add_slots() = Result(0, {{0, kGoesOn}}).slots(0);
+    ASSERT_TRUE(scheduler_->OnResult(result).ok());
+  };
+  for (int i = 0; i < 10; ++i) step(*scheduler_->NextPlan(), true);
+  scheduler_->CloseEpoch(cause, /*failed=*/true);
+  Open(78, 2, 100);
+  step(*scheduler_->NextPlan(), false);  // The prompt.
+  ASSERT_TRUE(Submit("bad", 7, 5).ok());
+  std::optional<v1::StepPlan> plan = scheduler_->NextPlan();
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->admissions_size(), 1);
+  EXPECT_EQ(plan->replays_size(), 1);
+  EXPECT_EQ(plan->prefills_size(), 0);
+  uint32_t epochs = 0;
+  while (told_["bad"].ends == 0) {
+    ASSERT_LT(epochs, 2 * Run::kMostFailures);
+    ASSERT_TRUE(plan.has_value());
+    bool admits_bad = false;
+    for (const v1::Admission& admission : plan->admissions()) {
+      admits_bad |= admission.prompt_ids_size() == 7;
+    }
+    if (admits_bad) {
+      scheduler_->CloseEpoch(cause, /*failed=*/true);
+      Open(100 + ++epochs, 2, 100);
+    } else {
+      step(*plan, plan->prefills().empty());
+    }
+    Collect();
+    plan = scheduler_->NextPlan();
+  }
+  EXPECT_EQ(epochs, Run::kMostFailures);
+  EXPECT_TRUE(told_["bad"].failure.GetPayload(kFailedAlonePayload).has_value());
+  EXPECT_EQ(told_["good"].ends, 0) << told_["good"].failure;
+}
+
 // Hosts that are lost while a request runs are not its fault: its rows in
 // flight are others each time, or there are none.
 TEST_F(SchedulerTest, FailuresAtOtherPositionsAreNotTheRequests) {
