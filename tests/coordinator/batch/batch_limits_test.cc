@@ -33,18 +33,20 @@ class BatchLimitsTest : public BatchesTest {
 
 // A process that was killed leaves files that no record names.
 TEST_F(BatchLimitsTest, OldFilesOfNobodyAreRemoved) {
-  const auto age = [this](const std::string& name) {
+  const std::string folder = store_->FilePath("");
+  const auto age = [&folder](const std::string& name) {
     std::filesystem::last_write_time(
-        store_->FilePath(name),
+        folder + name,
         std::filesystem::file_time_type::clock::now() - std::chrono::hours(48));
   };
   const std::string kept = UploadText(ChatLine("a"));
+  End();  // Its first look may not know the upload yet.
   age(kept);
   for (const char* const name : {"file-old", "file-young"}) {
-    testing::WriteFile(store_->FilePath(name), "x");
+    testing::WriteFile(folder + name, "x");
   }
   age("file-old");
-  Restart();
+  Start();
   const auto deadline = testing::Soon();
   while (std::filesystem::exists(store_->FilePath("file-old")) &&
          !deadline.Expired()) {
