@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <deque>
 #include <functional>
 #include <map>
@@ -460,6 +461,7 @@ TEST_F(SchedulerTest, HostsThatAreLostOftenCostNoRequest) {
       submit(id_of(client), 0, 6);
     }
   }
+  std::printf("%d lost epochs, %zu requests\n", epochs, told_.size());
   int failed = 0;
   for (const auto& [id, told] : told_) failed += !told.failure.ok();
   EXPECT_EQ(failed, 0) << "of " << told_.size() << " in " << epochs
