@@ -132,14 +132,17 @@ absl::Status Store::OpenConnections() {
   const int file = open(path().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (file < 0) return cluster::FileError(path(), errno);
   close(file);
-  RF_ASSIGN_OR_RETURN(writer_,
+  RF_ASSIGN_OR_RETURN(std::unique_ptr<Database> writer,
                       Database::Open(path(), Database::Access::kReadWrite));
   RF_RETURN_IF_ERROR(
-      writer_->Run("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; "
-                   "PRAGMA journal_size_limit = 67108864"));
+      writer->Run("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; "
+                  "PRAGMA journal_size_limit = 67108864"));
+  RF_ASSIGN_OR_RETURN(std::unique_ptr<Database> reader,
+                      Database::Open(path(), Database::Access::kRead));
   RF_RETURN_IF_ERROR(NoteFile());
+  writer_ = std::move(writer);
   MutexLock lock(&reader_mu_);
-  RF_ASSIGN_OR_RETURN(reader_, Database::Open(path(), Database::Access::kRead));
+  reader_ = std::move(reader);
   return absl::OkStatus();
 }
 
@@ -157,7 +160,7 @@ absl::Status Store::CheckFile() {
   struct stat facts;
   if (stat(path().c_str(), &facts) == 0) {
     if (facts.st_dev == device_ && facts.st_ino == inode_) {
-      return absl::OkStatus();
+      return restored_ ? OpenRestored() : absl::OkStatus();
     }
     return absl::DataLossError(absl::StrCat(
         path(),
@@ -190,8 +193,16 @@ absl::Status Store::Restore() {
   if (rename(copy.c_str(), path().c_str()) != 0) {
     return cluster::FileError(path(), errno);
   }
+  RF_RETURN_IF_ERROR(NoteFile());
+  restored_ = true;
+  return OpenRestored();
+}
+
+absl::Status Store::OpenRestored() {
   RF_RETURN_IF_ERROR(SyncFolder(options_.folder));
-  return OpenConnections();
+  RF_RETURN_IF_ERROR(OpenConnections());
+  restored_ = false;
+  return absl::OkStatus();
 }
 
 void Store::Queue(Queued queued) {

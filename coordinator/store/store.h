@@ -109,12 +109,14 @@ class Store {
 
   Store(StoreOptions options, std::unique_ptr<StoreOwner> owner);
   absl::Status OpenDatabase();
+  // Leaves the connections as they were if not both of them can be opened.
   absl::Status OpenConnections();
-  // Notes the file that the connections have open.
+  // Notes the file that has the place of the database.
   absl::Status NoteFile();
   // DATA_LOSS: the file was replaced. Writes a file anew that was deleted.
   absl::Status CheckFile();
   absl::Status Restore();
+  absl::Status OpenRestored();
 
   void WriteLoop();
   // Runs operations in one transaction. Fills in `results`, one for each.
@@ -133,6 +135,7 @@ class Store {
   const std::unique_ptr<StoreOwner> owner_;
   std::unique_ptr<Database> writer_;  // For the writer's thread, once it runs.
   uint64_t device_ = 0, inode_ = 0;
+  bool restored_ = false;  // The connections have the deleted file still.
 
   Mutex reader_mu_;
   std::unique_ptr<Database> reader_ ABSL_GUARDED_BY(reader_mu_);

@@ -89,11 +89,7 @@ absl::StatusOr<bool> AwaitLock(int file, const std::string& path,
 
 }  // namespace
 
-absl::Status CheckLocalFolder(const std::string& folder) {
-  struct statfs facts;
-  if (statfs(folder.c_str(), &facts) != 0) {
-    return cluster::FileError(folder, errno);
-  }
+const char* NetworkFileSystemOf(uint32_t type) {
   struct Kind {
     uint32_t magic;
     const char* name;
@@ -105,13 +101,23 @@ absl::Status CheckLocalFolder(const std::string& folder) {
       {0x6B414653, "AFS"},    {0x7461636F, "OCFS2"}, {0x01161970, "GFS2"},
       {0x19830326, "BeeGFS"}, {0x65735546, "FUSE"}};
   for (const Kind& kind : kNetwork) {
-    if (static_cast<uint32_t>(facts.f_type) != kind.magic) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat(folder, ": on ", kind.name,
-                     ", want a local file system: a store's locks do not hold "
-                     "over a network"));
+    if (type == kind.magic) return kind.name;
   }
-  return absl::OkStatus();
+  return nullptr;
+}
+
+absl::Status CheckLocalFolder(const std::string& folder) {
+  struct statfs facts;
+  if (statfs(folder.c_str(), &facts) != 0) {
+    return cluster::FileError(folder, errno);
+  }
+  const char* const network =
+      NetworkFileSystemOf(static_cast<uint32_t>(facts.f_type));
+  if (network == nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(folder, ": on ", network,
+                   ", want a local file system: a store's locks do not hold "
+                   "over a network"));
 }
 
 absl::StatusOr<std::unique_ptr<StoreOwner>> StoreOwner::Take(

@@ -13,6 +13,9 @@
 
 namespace ringfleet::coordinator {
 
+// Returns the network file system whose statfs type this is; null: none.
+const char* NetworkFileSystemOf(uint32_t type);
+
 // Errors: FAILED_PRECONDITION: the folder is on a network file system, whose
 // locks and shared memory a store cannot rely on. Those of FileError.
 absl::Status CheckLocalFolder(const std::string& folder);

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/wait.h>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -109,12 +111,14 @@ class StoreTest : public ::testing::Test {
       return InsertFile(database, file);
     });
   }
-  // Inserts file-0 to file-99.
+  // Inserts file-0 to file-99, a few to a page.
   absl::Status InsertHundred() {
     return store_->WriteNow([](Database& database) {
       absl::Status status;
       for (int i = 0; i < 100; ++i) {
-        status.Update(InsertFile(database, UploadOf(absl::StrCat("file-", i))));
+        FileRecord file = UploadOf(absl::StrCat("file-", i));
+        file.name = std::string(1000, 'x');
+        status.Update(InsertFile(database, file));
       }
       return status;
     });
@@ -320,17 +324,50 @@ TEST_F(StoreTest, ADeletedDatabaseIsWrittenAnew) {
 TEST_F(StoreTest, ADeletedDatabaseLeavesNoLog) {
   Start();
   ASSERT_EQ(InsertHundred(), absl::OkStatus());
-  EXPECT_EQ(store_->WriteNow([](Database& database) {
+  ASSERT_EQ(store_->WriteNow([](Database& database) {
     return database.Run("DELETE FROM files WHERE id LIKE 'file-1%'");
   }),
             absl::OkStatus());
+  // The log that is left has a few pages, which the new file has elsewhere.
+  store_.reset();
+  Start();
+  ASSERT_EQ(Insert("file-a"), absl::OkStatus());
+  ASSERT_TRUE(std::filesystem::exists(path() + "-wal"));
   std::filesystem::remove(path());
   ASSERT_EQ(Insert("file-last"), absl::OkStatus());
   store_.reset();
   Start();
   EXPECT_EQ(Find("file-last"), absl::OkStatus());
-  EXPECT_EQ(Find("file-99"), absl::OkStatus());
-  EXPECT_TRUE(absl::IsNotFound(Find("file-19")));
+  EXPECT_EQ(Find("file-a"), absl::OkStatus());
+  for (int i = 0; i < 100; ++i) {
+    const std::string id = absl::StrCat("file-", i);
+    EXPECT_EQ(absl::IsNotFound(Find(id)), absl::StartsWith(id, "file-1")) << id;
+  }
+}
+
+// What cannot be opened right after it was written anew is opened later.
+TEST_F(StoreTest, ADatabaseThatIsWrittenAnewIsOpenedAgain) {
+  Start();
+  ASSERT_EQ(Insert("file-1"), absl::OkStatus());
+  ASSERT_EQ(Find("file-1"), absl::OkStatus());
+  for (const char* const suffix : {"", "-wal", "-shm"}) {
+    std::filesystem::remove(path() + suffix);
+  }
+  const std::string obstacle = path() + "-wal";
+  std::filesystem::create_directory(obstacle);
+  const absl::Status blocked = Insert("file-2");
+  EXPECT_FALSE(blocked.ok());
+  EXPECT_FALSE(store_->is_lost()) << blocked;
+  EXPECT_TRUE(std::filesystem::exists(path()));
+  EXPECT_EQ(Find("file-1"), absl::OkStatus());
+  EXPECT_FALSE(Insert("file-2").ok());
+  std::filesystem::remove(obstacle);
+  EXPECT_EQ(Insert("file-3"), absl::OkStatus());
+  store_.reset();
+  Start();
+  EXPECT_EQ(Find("file-1"), absl::OkStatus());
+  EXPECT_TRUE(absl::IsNotFound(Find("file-2")));
+  EXPECT_EQ(Find("file-3"), absl::OkStatus());
 }
 
 // A process that ended while it wrote a deleted database anew left a copy.
@@ -477,6 +514,26 @@ TEST_F(StoreTest, AStoppedOwnerIsReplacedAndFenced) {
   EXPECT_TRUE(stopped->is_lost());
   EXPECT_TRUE(absl::IsNotFound(Find("file-2")));
   EXPECT_EQ(Insert("file-3"), absl::OkStatus());
+}
+
+TEST(NetworkFileSystemTest, TheKernelsTypesAreKnown) {
+  for (const auto& [type, name] : std::vector<std::pair<int64_t, std::string>>{
+           {NFS_SUPER_MAGIC, "NFS"},
+           {SMB_SUPER_MAGIC, "SMB"},
+           {SMB2_SUPER_MAGIC, "SMB"},
+           {CIFS_SUPER_MAGIC, "CIFS"},
+           {V9FS_MAGIC, "9P"},
+           {CEPH_SUPER_MAGIC, "Ceph"},
+           {AFS_SUPER_MAGIC, "AFS"},
+           {OCFS2_SUPER_MAGIC, "OCFS2"},
+           {FUSE_SUPER_MAGIC, "FUSE"}}) {
+    const char* const found = NetworkFileSystemOf(static_cast<uint32_t>(type));
+    EXPECT_EQ(found == nullptr ? "" : std::string(found), name);
+  }
+  for (const int64_t local : {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, TMPFS_MAGIC,
+                              int{OVERLAYFS_SUPER_MAGIC}}) {
+    EXPECT_EQ(NetworkFileSystemOf(static_cast<uint32_t>(local)), nullptr);
+  }
 }
 
 TEST(CheckLocalFolderTest, NamesTheFolder) {
