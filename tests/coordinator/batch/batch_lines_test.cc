@@ -104,6 +104,16 @@ TEST_F(BatchLinesTest, ErrorsHaveALimit) {
   EXPECT_EQ(empty.errors[0].code, "empty_file");
 }
 
+TEST_F(BatchLinesTest, LinesHaveALimit) {
+  std::string text;
+  for (size_t i = 0; i <= kMostLines; ++i) text += "{\"prompt\":[1]}\n";
+  const ScannedLines scanned = Scan(text);
+  EXPECT_EQ(scanned.lines.size(), kMostLines);
+  ASSERT_EQ(scanned.errors.size(), 1u);
+  EXPECT_EQ(scanned.errors[0].code, "too_many_tasks");
+  EXPECT_EQ(scanned.errors[0].number, kMostLines + 1);
+}
+
 TEST_F(BatchLinesTest, LinesWithoutASeedGetOne) {
   std::string text =
       "{\"prompt\":\"a\",\"seed\":5}\n{\"prompt\":\"a\",\"seed\":null}\n";

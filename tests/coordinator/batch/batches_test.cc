@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -357,6 +358,33 @@ TEST_F(BatchesTest, AFullDiskKeepsResultsAndRefusesBatches) {
   });
   Start();
   if (!why.empty()) GTEST_SKIP() << why;
+}
+
+TEST_F(BatchesTest, NoLineStartsWhileNothingIsWritten) {
+  jobs_.SetReady(false);
+  const BatchRecord made = CreateOf(ChatLine("a"));
+  AwaitState(made.id, kBatchInProgress);
+  std::atomic<bool> full{true};
+  store_->Write(
+      [&full](Database& database) {
+        FileRecord file;
+        file.id = "file-long";
+        file.name = std::string(100'000, 'x');
+        const absl::Status limit = database.Run(
+            absl::StrCat("PRAGMA max_page_count = ", full ? "1" : "100000"));
+        return limit.ok() ? InsertFile(database, file) : limit;
+      },
+      [](const absl::Status&) {});
+  const auto deadline = testing::Soon();
+  while (store_->trouble().ok() && !deadline.Expired()) {
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(store_->trouble()));
+  jobs_.SetReady(true);
+  absl::SleepFor(absl::Milliseconds(1100));  // Two looks at the store.
+  EXPECT_EQ(jobs_.started(), 0);
+  full = false;
+  EXPECT_EQ(AwaitEnd(made.id).completed, 1);
 }
 
 // The error of a fleet that has failed says nothing about a line.
