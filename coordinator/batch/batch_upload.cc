@@ -62,7 +62,7 @@ absl::StatusOr<FileRecord> BatchUpload::Finish(int64_t seconds) {
   file_.hash = absl::StrCat(absl::Hex(hash.high64, absl::kZeroPad16),
                             absl::Hex(hash.low64, absl::kZeroPad16));
   file_.created_ms = store_->now_ms();
-  if (seconds > 0) file_.expires_ms = file_.created_ms + seconds * 1000;
+  file_.expires_ms = file_.created_ms + seconds * 1000;
   close(std::exchange(descriptor_, -1));
   // A record that comes late finds its file.
   RF_RETURN_IF_ERROR(store_->WriteNow(

@@ -31,9 +31,9 @@ class BatchUpload {
 
   // INVALID_ARGUMENT: more than kMostFileBytes. Those of FileError.
   absl::Status Append(absl::string_view bytes);
-  // Syncs the file and records it, for so many seconds; 0: for good. Errors: as
-  // Append, and Store::WriteNow.
-  absl::StatusOr<FileRecord> Finish(int64_t seconds = 0);
+  // Syncs the file and records it, for so many seconds. Errors: as Append, and
+  // Store::WriteNow.
+  absl::StatusOr<FileRecord> Finish(int64_t seconds);
 
   int64_t bytes() const { return file_.bytes; }
 

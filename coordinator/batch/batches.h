@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "coordinator/batch/batch_lines.h"
 #include "coordinator/batch/batch_runner.h"
 #include "coordinator/store/batch_table.h"
@@ -90,6 +91,10 @@ class Batches {
 
   Store& store() { return *options_.store; }
   const std::string& served_name() const { return options_.served_name; }
+  // Returns for how many seconds an upload is kept.
+  int64_t upload_seconds() const {
+    return absl::ToInt64Seconds(options_.keep_time);
+  }
 
  private:
   explicit Batches(BatchRunnerOptions options);

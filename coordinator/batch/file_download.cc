@@ -9,12 +9,35 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "cluster/process/file_error.h"
 #include "cluster/process/log.h"
 #include "cluster/process/status_macros.h"
 
 namespace ringfleet::coordinator {
+namespace {
+
+// Returns Content-Disposition of a file (RFC 6266, RFC 8187).
+std::string DispositionOf(const std::string& name) {
+  constexpr absl::string_view kPlain = "!#$&+-.^_`|~";
+  std::string coded;
+  for (const char c : name) {
+    if (absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+        absl::StrContains(kPlain, c)) {
+      coded += c;
+    } else {
+      absl::StrAppendFormat(&coded, "%%%02X", static_cast<unsigned char>(c));
+    }
+  }
+  return coded == name ? absl::StrCat("attachment; filename=\"", name, "\"")
+                       : absl::StrCat("attachment; filename*=UTF-8''", coded);
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<FileDownload>> FileDownload::Open(
     BatchHost* host, std::shared_ptr<HttpExchange> exchange, FileRecord file) {
@@ -43,9 +66,11 @@ FileDownload::~FileDownload() {
 void FileDownload::Begin() {
   exchange_->SetListener(weak_from_this());
   // A browser must not take an upload for a page.
-  exchange_->BeginStream({.content_type = "application/octet-stream",
-                          .headers = {{"X-Content-Type-Options", "nosniff"},
-                                      {"Content-Disposition", "attachment"}}});
+  exchange_->BeginStream(
+      {.content_type = "application/octet-stream",
+       .headers = {{"X-Content-Type-Options", "nosniff"},
+                   {"Content-Disposition", DispositionOf(file_.name)}},
+       .stream_bytes = static_cast<uint64_t>(file_.bytes)});
   if (exchange_->request().method == "HEAD") return exchange_->EndStream();
   AskForPiece();
 }
@@ -115,6 +140,10 @@ absl::StatusOr<std::string> FileDownload::NextLines() {
     if (more) position_ = page.back().number;
   }
   sent_ += static_cast<int64_t>(lines.size());
+  if (sent_ > file_.bytes) {
+    return absl::DataLossError(absl::StrCat(
+        "file ", file_.id, ": more than its ", file_.bytes, " bytes"));
+  }
   if (lines.empty() && sent_ != file_.bytes) {
     return absl::NotFoundError(absl::StrCat("file ", file_.id,
                                             ": deleted after ", sent_, " of ",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/batch/file_upload.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -23,17 +24,18 @@ constexpr char kSecondsField[] = "expires_after[seconds]";
 // tells it.
 class FileUpload::Form final : public FormReceiver {
  public:
-  Form(Store* store, std::string owner)
-      : store_(store), owner_(std::move(owner)) {}
+  Form(Batches* batches, std::string owner)
+      : batches_(batches), owner_(std::move(owner)) {}
 
   absl::Status BeginPart(const FormPart& part) override {
     part_ = part.name;
     if (part_ == kFileField) {
       if (upload_ != nullptr) return FailField("comes twice");
       auto upload = BatchUpload::Start(
-          store_, {.owner = owner_,
-                   .purpose = kBatchPurpose,
-                   .name = CleanFileName(part.file_name.value_or(""))});
+          &batches_->store(),
+          {.owner = owner_,
+           .purpose = kBatchPurpose,
+           .name = CleanFileName(part.file_name.value_or(""))});
       if (!upload.ok()) return FailStore(upload.status());
       upload_ = *std::move(upload);
     } else if (part_ == kPurposeField || part_ == kAnchorField ||
@@ -85,7 +87,7 @@ class FileUpload::Form final : public FormReceiver {
       return FailField(absl::StrCat("missing, want '", kBatchPurpose, "'"),
                        kMissingParameter);
     }
-    int64_t seconds = 0;
+    int64_t seconds = batches_->upload_seconds();
     const auto anchor = fields_.find(kAnchorField);
     const auto text = fields_.find(kSecondsField);
     if (anchor != fields_.end() || text != fields_.end()) {
@@ -101,7 +103,7 @@ class FileUpload::Form final : public FormReceiver {
                                       kMostFileSeconds));
       }
     }
-    auto file = upload_->Finish(seconds);
+    auto file = upload_->Finish(std::min(seconds, batches_->upload_seconds()));
     if (!file.ok()) return FailStore(file.status());
     return file;
   }
@@ -123,10 +125,10 @@ class FileUpload::Form final : public FormReceiver {
     return Fail(std::move(error));
   }
   absl::Status FailStore(const absl::Status& status) {
-    return Fail(StoreErrorOf(status, store_->is_lost()));
+    return Fail(StoreErrorOf(status, batches_->store().is_lost()));
   }
 
-  Store* const store_;
+  Batches* const batches_;
   const std::string owner_;
   std::string part_;  // Name of the part that is read.
   std::unique_ptr<BatchUpload> upload_;
@@ -160,8 +162,7 @@ FileUpload::FileUpload(BatchHost* host, std::shared_ptr<HttpExchange> exchange,
                        absl::string_view boundary)
     : host_(host),
       exchange_(std::move(exchange)),
-      form_(std::make_unique<Form>(&host->batches->store(),
-                                   exchange_->log().key_name)),
+      form_(std::make_unique<Form>(host->batches, exchange_->log().key_name)),
       reader_(boundary, form_.get()) {
   ++host_->uploads;
 }

@@ -371,8 +371,9 @@ void HttpConnection::Refuse(int status, absl::string_view message) {
 }
 
 void HttpConnection::AppendHead(const HttpResponse& head,
-                                std::optional<size_t> body_bytes) {
+                                std::optional<uint64_t> body_bytes) {
   status_ = head.status;
+  chunked_ = !body_bytes.has_value() && !http_1_0_;
   absl::StrAppend(&queued_, "HTTP/1.1 ", head.status, " ",
                   ReasonOf(head.status), "\r\n");
   if (!head.content_type.empty()) {
@@ -383,7 +384,7 @@ void HttpConnection::AppendHead(const HttpResponse& head,
   }
   if (body_bytes.has_value()) {
     absl::StrAppend(&queued_, "Content-Length: ", *body_bytes, "\r\n");
-  } else if (!http_1_0_) {
+  } else if (chunked_) {
     queued_ += "Transfer-Encoding: chunked\r\n";
   } else {
     keep_alive_ = false;  // The connection's end ends the body.
@@ -413,7 +414,7 @@ void HttpConnection::Respond(HttpResponse response) {
 
 void HttpConnection::BeginStream(HttpResponse head) {
   owner_->handler->AddHeaders(exchange_->request_, &head);
-  AppendHead(head, std::nullopt);
+  AppendHead(head, head.stream_bytes);
   Send();
 }
 
@@ -429,17 +430,14 @@ void HttpConnection::WriteStream(absl::string_view bytes) {
     return;
   }
   body_bytes_ += bytes.size();
-  if (http_1_0_) {
-    absl::StrAppend(&queued_, bytes);
-  } else {
-    absl::StrAppend(&queued_, absl::Hex(bytes.size()), "\r\n", bytes, "\r\n");
-  }
+  if (chunked_) absl::StrAppend(&queued_, absl::Hex(bytes.size()), "\r\n");
+  absl::StrAppend(&queued_, bytes, chunked_ ? "\r\n" : "");
   silent_at_ = Clock::now() + Nanos(owner_->limits.silence);
   Send();
 }
 
 void HttpConnection::EndStream() {
-  if (!http_1_0_ && has_body()) queued_ += "0\r\n\r\n";
+  if (chunked_ && has_body()) queued_ += "0\r\n\r\n";
   Send();
   EndResponse();
 }

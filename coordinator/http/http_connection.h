@@ -135,7 +135,7 @@ class HttpConnection final
   void EndStream();
   bool has_body() const;  // A response to HEAD has none.
   void EndResponse();
-  void AppendHead(const HttpResponse& head, std::optional<size_t> body_bytes);
+  void AppendHead(const HttpResponse& head, std::optional<uint64_t> body_bytes);
   void LogRequest(absl::string_view end);
 
   void Send();   // Soon, together with what else is queued until then.
@@ -170,6 +170,7 @@ class HttpConnection final
   uint64_t passed_bytes_ = 0;  // To the sink.
   bool keep_alive_ = true;     // After this response.
   bool http_1_0_ = false;
+  bool chunked_ = false;  // The body of the response.
   bool has_answered_ = false;
 
   std::shared_ptr<Exchange> exchange_;  // From the head to the response's end.

@@ -66,7 +66,8 @@ class HttpExchange {
   // A response to a body that has not come as a whole ends the connection.
   virtual void Respond(HttpResponse response) = 0;
 
-  // `head` has no body.
+  // `head` has no body. If it has `stream_bytes`, as many are to be written
+  // before EndStream.
   virtual void BeginStream(HttpResponse head) = 0;
   // Queues bytes of the body. A client that leaves more than
   // HttpLimits::queued_bytes unread is cut off.

@@ -3,6 +3,7 @@
 #ifndef RINGFLEET_COORDINATOR_HTTP_HTTP_MESSAGE_H_
 #define RINGFLEET_COORDINATOR_HTTP_HTTP_MESSAGE_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,6 +42,8 @@ struct HttpResponse {
   // Beside those of the connection, of the body and x-request-id.
   std::vector<HttpHeader> headers;
   std::string body;
+  // Bytes of a streamed body, if they are known before.
+  std::optional<uint64_t> stream_bytes;
 };
 
 // Returns x-request-id of a request if it is one, else a new id.

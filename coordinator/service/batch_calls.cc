@@ -175,7 +175,7 @@ absl::Status BatchCalls::Submit(
     RF_RETURN_IF_ERROR(upload->Append(message.data()));
   }
   if (cancelled()) return absl::CancelledError("the caller has left");
-  RF_ASSIGN_OR_RETURN(file, upload->Finish());
+  RF_ASSIGN_OR_RETURN(file, upload->Finish(batches_->upload_seconds()));
   batch.input_file = file.id;
   AwaitedBatch awaited;
   batches_->Create(std::move(batch), awaited.Done());

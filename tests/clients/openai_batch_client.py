@@ -55,7 +55,10 @@ def main(url, model):
     assert file.purpose == "batch" and file.filename == "in.jsonl"
     assert file.expires_at == file.created_at + 3600
     assert client.files.retrieve(file.id) == file
-    assert client.files.content(file.id).text.count("\n") == len(lines)
+    content = client.files.content(file.id)
+    assert content.text.count("\n") == len(lines)
+    assert content.response.headers["content-length"] == str(file.bytes)
+    assert file.filename in content.response.headers["content-disposition"]
 
     metadata = {"run": "nightly", "tags": "a,b"}
     key = {"Idempotency-Key": str(uuid.uuid4())}

@@ -189,9 +189,14 @@ TEST_F(BatchEndpointsTest, AnUploadIsKeptByteForByte) {
   EXPECT_TRUE(content.whole);
   EXPECT_TRUE(content.body == text);
   EXPECT_EQ(content.headers.at("x-content-type-options"), "nosniff");
+  EXPECT_EQ(content.headers.at("content-length"), std::to_string(text.size()));
+  EXPECT_EQ(content.headers.at("content-disposition"),
+            "attachment; filename=\"in.jsonl\"");
   HttpClient head(face_->port());
   head.SendRequest("HEAD", path + "/content", "", KeyOf("ada"));
-  EXPECT_EQ(head.Read(/*head_only=*/true).status, 200);
+  const HttpReply only = head.Read(/*head_only=*/true);
+  EXPECT_EQ(only.status, 200);
+  EXPECT_EQ(only.headers.at("content-length"), std::to_string(text.size()));
   head.SendRequest("HEAD", path, "", KeyOf("ada"));
   EXPECT_EQ(head.Read(/*head_only=*/true).status, 200);
   const Json deleted = {
@@ -204,6 +209,19 @@ TEST_F(BatchEndpointsTest, AnUploadIsKeptByteForByte) {
     EXPECT_THAT(gone.body, HasSubstr("no such file"));
   }
   EXPECT_EQ(Call("GET", path + "/content").status, 404);
+}
+
+TEST_F(BatchEndpointsTest, ADownloadHasTheNameOfItsFile) {
+  const HttpReply reply = Upload(FileField("{}", "n\xc3\xa4h \\\"1\\\".jsonl") +
+                                 Field("purpose", "batch"));
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const Json file = Json::parse(reply.body);
+  EXPECT_EQ(file["expires_at"], file["created_at"].get<int64_t>() + 30 * 86400);
+  const HttpReply content = Call(
+      "GET",
+      absl::StrCat("/v1/files/", file["id"].get<std::string>(), "/content"));
+  EXPECT_EQ(content.headers.at("content-disposition"),
+            "attachment; filename*=UTF-8''n%C3%A4h%20%221%22.jsonl");
 }
 
 TEST_F(BatchEndpointsTest, WrongFormsAreRefusedAndLeaveNothing) {

@@ -96,7 +96,7 @@ class BatchesTest : public ::testing::Test {
     auto upload = BatchUpload::Start(store_.get(), file);
     EXPECT_TRUE(upload.ok()) << upload.status();
     EXPECT_EQ((*upload)->Append(text), absl::OkStatus());
-    auto done = (*upload)->Finish();
+    auto done = (*upload)->Finish(batches_->upload_seconds());
     EXPECT_TRUE(done.ok()) << done.status();
     return done->id;
   }

@@ -113,7 +113,7 @@ class FileTransferTest : public ::testing::Test {
     auto upload = BatchUpload::Start(store_.get(), {.purpose = "batch"});
     EXPECT_TRUE(upload.ok()) << upload.status();
     EXPECT_EQ((*upload)->Append(text), absl::OkStatus());
-    return (*upload)->Finish()->id;
+    return (*upload)->Finish(batches_->upload_seconds())->id;
   }
   // A thread of the pool may hold it for a moment.
   static void ExpectLeft(const std::weak_ptr<FileDownload>& download) {
@@ -269,7 +269,8 @@ TEST_F(FileTransferTest, AnUploadThatIsNotRecordedLeavesNoFile) {
   ASSERT_EQ((*upload)->Append("x"), absl::OkStatus());
   const std::filesystem::path folder = store_->FilePath("");
   EXPECT_FALSE(std::filesystem::is_empty(folder));
-  EXPECT_TRUE(absl::IsCancelled((*upload)->Finish().status()));
+  EXPECT_TRUE(absl::IsCancelled(
+      (*upload)->Finish(batches_->upload_seconds()).status()));
   EXPECT_TRUE(std::filesystem::is_empty(folder));
 }
 
