@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/process/file_error.h"
 #include "cluster/process/log.h"
+#include "cluster/process/status_macros.h"
 #include "coordinator/batch/batch_lines.h"
 #include "coordinator/http/json_text.h"
 
@@ -26,6 +27,8 @@ constexpr std::chrono::milliseconds kLook{500};  // Between looks at the store.
 constexpr std::chrono::milliseconds kEndPoll{2};
 constexpr int64_t kFetch = 256;
 constexpr size_t kPaceCommits = 200;
+// Lines that end in one transaction. Others wait for it.
+constexpr int64_t kEndedLines = 1000;
 
 // Logs a failure to read the store or a batch, unless it is the last one told.
 void NoteProblem(const absl::Status& status, absl::Status* last) {
@@ -296,23 +299,34 @@ void BatchRunner::EndBatches() {
 
 void BatchRunner::Finish(const std::string& id, const char* state,
                          const char* code, const char* message) {
-  const int64_t now_ms = options_.store->now_ms();
-  const absl::Status status = options_.store->WriteNow(
-      [id, state, code, message, now_ms](Database& database) {
-        return FinishBatch(database, id, state, now_ms,
-                           [code, message](const LineRecord& line) {
-                             return OutputLine(line.custom_id, "null", code,
-                                               message);
-                           });
-      });
-  if (!status.ok()) {
-    RF_LOG(kWarning, "batch ", id, " cannot end: ", status.message());
-    return;
+  int64_t open = 0;
+  absl::Status status = options_.store->Read([&](Database& database) {
+    RF_ASSIGN_OR_RETURN(open, FirstOpenLine(database, id));
+    return absl::OkStatus();
+  });
+  if (status.ok() && open > 0) {
+    status = options_.store->WriteNow([id, code, message](Database& database) {
+      return FailOpenLines(
+          database, id, kEndedLines, [code, message](const LineRecord& line) {
+            return OutputLine(line.custom_id, "null", code, message);
+          });
+    });
+    if (status.ok()) on_change_();
+  } else if (status.ok()) {
+    const int64_t now_ms = options_.store->now_ms();
+    status = options_.store->WriteNow(
+        [id, state, now_ms](Database& database) {
+          return FinishBatch(database, id, state, now_ms);
+        },
+        [this, id, state](const absl::Status& ended) {
+          if (!ended.ok()) return;
+          unlink(options_.store->FilePath(id).c_str());
+          RF_LOG(kInfo, "batch ", id, ": ", state);
+          on_change_();
+        });
   }
-  unlink(options_.store->FilePath(id).c_str());
-  RF_LOG(kInfo, "batch ", id, ": ", state);
-  on_change_();
-  Wake();
+  if (status.ok()) return Wake();
+  RF_LOG(kWarning, "batch ", id, " cannot end: ", status.message());
 }
 
 BatchRunner::Batch* BatchRunner::NextBatch() {

@@ -102,6 +102,7 @@ class BatchRunner {
   absl::Status Refresh() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends batches that have nothing more to do.
   void EndBatches();
+  // Does a part of it: the failures of some lines, or the end.
   void Finish(const std::string& id, const char* state, const char* code,
               const char* message);
   // Starts lines as long as there is room.

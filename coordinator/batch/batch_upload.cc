@@ -18,6 +18,7 @@ absl::StatusOr<std::unique_ptr<BatchUpload>> BatchUpload::Start(
   file.id = NewId("file-");
   file.bytes = 0;
   const std::string path = store->FilePath(file.id);
+  RF_RETURN_IF_ERROR(store->MakeFilesFolder());
   const int descriptor =
       open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (descriptor < 0) return cluster::FileError(path, errno);

@@ -340,34 +340,45 @@ void Batches::KeepLimits() {
       now_ms - absl::ToInt64Milliseconds(options_.keep_time);
   // The operation may outlive this call.
   const auto known = std::make_shared<std::set<std::string>>();
-  const absl::Status status =
-      store().WriteNow([this, now_ms, oldest_ms, known](Database& database) {
-        RF_ASSIGN_OR_RETURN(const std::vector<FileRecord> expired,
-                            ListExpiredFiles(database, now_ms, oldest_ms));
-        for (const FileRecord& file : expired) {
-          RF_RETURN_IF_ERROR(coordinator::DeleteFile(database, file));
-        }
-        RF_ASSIGN_OR_RETURN(const std::vector<BatchRecord> ended,
-                            ListEndedBatches(database));
-        for (const BatchRecord& batch : ended) {
-          RF_ASSIGN_OR_RETURN(const int64_t bytes, UsedBytes(database));
-          if (batch.ended_ms() >= oldest_ms && bytes <= options_.keep_bytes)
-            break;
-          RF_RETURN_IF_ERROR(DeleteBatch(database, batch.id));
-          RF_LOG(kInfo, "batch ", batch.id, ": forgotten");
-        }
-        // Names that files may have.
-        known->clear();
-        PageOptions all;
-        all.limit = std::numeric_limits<int64_t>::max();
-        RF_ASSIGN_OR_RETURN(const std::vector<FileRecord> files,
-                            ListFiles(database, all, "batch"));
-        for (const FileRecord& file : files) known->insert(file.id);
-        RF_ASSIGN_OR_RETURN(const std::vector<BatchRecord> open,
-                            ListOpenBatches(database));
-        for (const BatchRecord& batch : open) known->insert(batch.id);
-        return absl::OkStatus();
-      });
+  const absl::Status status = store().WriteNow([this, now_ms, oldest_ms,
+                                                known](Database& database) {
+    RF_ASSIGN_OR_RETURN(const std::vector<FileRecord> expired,
+                        ListExpiredFiles(database, now_ms, oldest_ms));
+    for (const FileRecord& file : expired) {
+      RF_RETURN_IF_ERROR(coordinator::DeleteFile(database, file));
+    }
+    RF_ASSIGN_OR_RETURN(const std::vector<BatchRecord> ended,
+                        ListEndedBatches(database));
+    PageOptions all;
+    all.limit = std::numeric_limits<int64_t>::max();
+    all.ascending = true;
+    RF_ASSIGN_OR_RETURN(const std::vector<FileRecord> uploads,
+                        ListFiles(database, all, "batch"));
+    auto batch = ended.begin();
+    auto upload = uploads.begin();
+    while (batch != ended.end() || upload != uploads.end()) {
+      const bool is_old = batch != ended.end() && batch->ended_ms() < oldest_ms;
+      RF_ASSIGN_OR_RETURN(const int64_t bytes, UsedBytes(database));
+      if (!is_old && bytes <= options_.keep_bytes) break;
+      if (is_old || upload == uploads.end() ||
+          (batch != ended.end() && batch->ended_ms() <= upload->created_ms)) {
+        RF_RETURN_IF_ERROR(DeleteBatch(database, batch->id));
+        RF_LOG(kInfo, "batch ", batch->id, ": forgotten");
+        ++batch;
+      } else {
+        RF_RETURN_IF_ERROR(coordinator::DeleteFile(database, *upload));
+        RF_LOG(kInfo, "upload ", upload->id, ": forgotten");
+        ++upload;
+      }
+    }
+    // Names that files may have.
+    known->clear();
+    for (; upload != uploads.end(); ++upload) known->insert(upload->id);
+    RF_ASSIGN_OR_RETURN(const std::vector<BatchRecord> open,
+                        ListOpenBatches(database));
+    for (const BatchRecord& batch : open) known->insert(batch.id);
+    return absl::OkStatus();
+  });
   if (status.ok()) RemoveStrangers(*known);
 }
 

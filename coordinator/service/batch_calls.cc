@@ -234,6 +234,8 @@ absl::Status BatchCalls::StreamResults(
       continue;
     }
     if (!request.follow() || batch.has_ended()) return absl::OkStatus();
+    // Nothing more will come.
+    if (batches_->store().is_lost()) return batches_->store().trouble();
     batches_->WaitForChange(&version, kPoll);
   }
   return absl::CancelledError("the caller has left");

@@ -2,6 +2,7 @@
 #include "coordinator/service/coordinator_server.h"
 
 #include <grpcpp/server_builder.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -212,10 +213,14 @@ absl::Status CoordinatorServer::OpenStore() {
   StoreOptions options;
   options.folder = state.folder;
   options.description = absl::StrCat("fleet ", options_.fleet.name);
+  // What a folder has must not seem to be lost.
+  const bool required =
+      state.required ||
+      access(absl::StrCat(state.folder, "/state.db").c_str(), F_OK) == 0;
   absl::StatusOr<std::unique_ptr<Store>> store =
       Store::Open(std::move(options));
   if (!store.ok()) {
-    if (state.required) return Annotate(store.status(), "state_dir");
+    if (required) return Annotate(store.status(), "state_dir");
     RF_LOG(kWarning, "no batches: ", store.status().message());
     return absl::OkStatus();
   }

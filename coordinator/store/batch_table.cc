@@ -200,7 +200,8 @@ absl::StatusOr<std::vector<BatchRecord>> ListEndedBatches(Database& database) {
 
 absl::StatusOr<int64_t> UsedBytes(Database& database) {
   Statement query = database.Prepare(
-      "SELECT (page_count - freelist_count) * page_size FROM "
+      "SELECT (page_count - freelist_count) * page_size + (SELECT "
+      "COALESCE(SUM(bytes), 0) FROM files WHERE batch = '') FROM "
       "pragma_page_count(), pragma_freelist_count(), pragma_page_size()");
   const int64_t bytes = query.Next() ? query.Integer(0) : 0;
   RF_RETURN_IF_ERROR(query.status());
@@ -243,8 +244,8 @@ absl::Status BeginBatch(Database& database, absl::string_view id,
 absl::Status FailBatch(Database& database, absl::string_view id,
                        const std::string& errors, int64_t now_ms) {
   Statement update = database.Prepare(
-      "UPDATE batches SET state = 'failed', failed_ms = ?, errors = ? WHERE id "
-      "= ? AND state = 'validating'");
+      "UPDATE batches SET state = 'failed', failed_ms = ?, errors = ?, "
+      "client_key = NULL WHERE id = ? AND state = 'validating'");
   RF_RETURN_IF_ERROR(update.Bind(now_ms).Bind(errors).Bind(id).Run());
   if (database.changes() > 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -303,24 +304,38 @@ absl::Status CancelBatch(Database& database, absl::string_view id,
   return update.Bind(now_ms).Bind(id).Run();
 }
 
-absl::Status FinishBatch(
-    Database& database, absl::string_view id, const char* state, int64_t now_ms,
+absl::Status FailOpenLines(
+    Database& database, absl::string_view batch, int64_t limit,
     const std::function<std::string(const LineRecord&)>& make) {
+  RF_ASSIGN_OR_RETURN(const std::vector<LineRecord> lines,
+                      ListOpenLines(database, batch, -1, -1, limit));
+  Statement counts = database.Prepare(
+      "UPDATE batches SET failed = failed + ? WHERE id = ? AND state IN "
+      "('in_progress', 'cancelling')");
+  RF_RETURN_IF_ERROR(
+      counts.Bind(static_cast<int64_t>(lines.size())).Bind(batch).Run());
+  if (database.changes() == 0) return absl::OkStatus();
+  std::string text;
+  Statement done = database.Prepare(
+      "UPDATE lines SET done = 1 WHERE batch = ? AND number = ?");
+  Statement insert = database.Prepare(
+      "INSERT INTO outputs (batch, number, failed, text) VALUES (?, ?, 1, ?)");
+  for (const LineRecord& line : lines) {
+    text = make(line);
+    RF_RETURN_IF_ERROR(done.Bind(batch).Bind(line.number).Run());
+    RF_RETURN_IF_ERROR(insert.Bind(batch).Bind(line.number).Bind(text).Run());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FinishBatch(Database& database, absl::string_view id,
+                         const char* state, int64_t now_ms) {
   RF_ASSIGN_OR_RETURN(const BatchRecord batch, FindBatch(database, id, ""));
   if (batch.has_ended()) return absl::OkStatus();
-  constexpr int64_t kLines = 1000;
-  while (true) {
-    RF_ASSIGN_OR_RETURN(const std::vector<LineRecord> lines,
-                        ListOpenLines(database, id, -1, -1, kLines));
-    for (const LineRecord& line : lines) {
-      RF_RETURN_IF_ERROR(InsertOutput(database, id,
-                                      {.sequence = 0,
-                                       .number = line.number,
-                                       .failed = true,
-                                       .text = make(line)},
-                                      BatchUsage()));
-    }
-    if (lines.empty()) break;
+  RF_ASSIGN_OR_RETURN(const int64_t open, FirstOpenLine(database, id));
+  if (open > 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "batch ", id, ": line ", open, " has no outcome, want one"));
   }
   RF_ASSIGN_OR_RETURN(const std::string output,
                       MakeFile(database, batch, /*errors=*/false, now_ms));

@@ -146,12 +146,18 @@ absl::Status InsertOutput(Database& database, absl::string_view batch,
 absl::Status CancelBatch(Database& database, absl::string_view id,
                          int64_t now_ms);
 
-// Gives each line without outcome the one that `make` returns, and moves the
-// batch to `state`, its last one: `completed` and `expired` through
-// `finalizing`. Its files are made for the outputs and errors that there are.
-absl::Status FinishBatch(
-    Database& database, absl::string_view id, const char* state, int64_t now_ms,
+// Gives lines without outcome the failure that `make` returns, at most `limit`
+// of them. Does nothing if the batch does not run any more.
+absl::Status FailOpenLines(
+    Database& database, absl::string_view batch, int64_t limit,
     const std::function<std::string(const LineRecord&)>& make);
+
+// Moves a batch to `state`, its last one: `completed` and `expired` through
+// `finalizing`. Its files are made for the outputs and errors that there are.
+// Does nothing to a batch that has ended. Errors: FAILED_PRECONDITION: a line
+// has no outcome.
+absl::Status FinishBatch(Database& database, absl::string_view id,
+                         const char* state, int64_t now_ms);
 
 // Selects outcomes of a batch.
 struct OutputOptions {

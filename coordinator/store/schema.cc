@@ -108,11 +108,20 @@ CREATE TABLE detached_tokens (
 const int kSchemaVersion = static_cast<int>(std::size(kMigrations));
 
 absl::Status MigrateSchema(const std::string& path, Database& database) {
-  int64_t version = 0;
+  int64_t version = 0, tables = 0;
   {
-    Statement query = database.Prepare("PRAGMA user_version");
-    if (query.Next()) version = query.Integer(0);
+    Statement query = database.Prepare(
+        "SELECT user_version, (SELECT COUNT(*) FROM sqlite_master) FROM "
+        "pragma_user_version()");
+    if (query.Next()) {
+      version = query.Integer(0);
+      tables = query.Integer(1);
+    }
     RF_RETURN_IF_ERROR(query.status());
+  }
+  if (version == 0 && tables > 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, ": a database of another program, want another state_dir"));
   }
   if (version > kSchemaVersion) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "cluster/process/file_error.h"
 #include "cluster/process/log.h"
 #include "cluster/process/status_macros.h"
@@ -59,7 +60,8 @@ absl::Status CheckPages(const std::string& path, Database& database) {
   const std::string found = check.Next() ? std::string(check.Text(0)) : "";
   RF_RETURN_IF_ERROR(check.status());
   if (found == "ok") return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(path, ": damaged: ", found));
+  return absl::DataLossError(absl::StrCat(
+      path, ": damaged: ", absl::StrReplaceAll(found, {{"\n", " "}})));
 }
 
 }  // namespace
@@ -70,12 +72,12 @@ absl::Status SyncFolder(const std::string& folder) {
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(StoreOptions options) {
   RF_RETURN_IF_ERROR(MakeFolder(options.folder));
-  RF_RETURN_IF_ERROR(MakeFolder(absl::StrCat(options.folder, "/files")));
   RF_RETURN_IF_ERROR(CheckLocalFolder(options.folder));
   RF_ASSIGN_OR_RETURN(
       std::unique_ptr<StoreOwner> owner,
       StoreOwner::Take(options.folder, options.description, options.patience));
   std::unique_ptr<Store> store(new Store(std::move(options), std::move(owner)));
+  RF_RETURN_IF_ERROR(store->MakeFilesFolder());
   absl::Status opened = store->OpenDatabase();
   if (absl::IsDataLoss(opened)) {
     opened = absl::DataLossError(absl::StrCat(
@@ -99,6 +101,10 @@ void Store::Stop() {
     changed_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
+}
+
+absl::Status Store::MakeFilesFolder() const {
+  return MakeFolder(absl::StrCat(options_.folder, "/files"));
 }
 
 std::string Store::path() const {
@@ -174,7 +180,7 @@ absl::Status Store::CheckFile() {
 absl::Status Store::Restore() {
   RF_LOG(kWarning, path(), ": deleted while it was in use, it is written anew");
   RF_RETURN_IF_ERROR(MakeFolder(options_.folder));
-  RF_RETURN_IF_ERROR(MakeFolder(absl::StrCat(options_.folder, "/files")));
+  RF_RETURN_IF_ERROR(MakeFilesFolder());
   const std::string copy = absl::StrCat(path(), ".restored");
   unlink(copy.c_str());
   const int file =
@@ -276,9 +282,12 @@ absl::Status Store::WriteNow(Operation operation, Done done) {
 absl::Status Store::Read(const Operation& operation) {
   MutexLock lock(&reader_mu_);
   reader_->ClearFailure();
-  RF_RETURN_IF_ERROR(reader_->Run("BEGIN"));
-  const absl::Status status = operation(*reader_);
-  reader_->Run("ROLLBACK").IgnoreError();
+  absl::Status status = reader_->Run("BEGIN");
+  if (status.ok()) {
+    status = operation(*reader_);
+    reader_->Run("ROLLBACK").IgnoreError();
+  }
+  if (absl::IsDataLoss(reader_->failure())) NoteResult(reader_->failure());
   return status;
 }
 
@@ -327,9 +336,9 @@ absl::Status Store::Commit(const std::vector<Queued>& group,
 }
 
 void Store::WriteLoop() {
-  absl::Status end;  // Why nothing more is written. OK: it is.
   while (true) {
     std::vector<Queued> group;
+    absl::Status end;  // Why nothing more is written. OK: it is.
     {
       MutexLock lock(&mu_);
       while (queue_.empty() && !stopping_) changed_.Wait(&mu_);
@@ -343,15 +352,17 @@ void Store::WriteLoop() {
       queue_.clear();
       writing_ = group.size();
       writing_since_ = Clock::now();
+      if (lost_) end = trouble_;
     }
     std::vector<absl::Status> results;
     // Whoever was told of a loss did not try again.
     const absl::Status status = end.ok() ? Commit(group, &results) : end;
     if (writer_->in_transaction()) writer_->Run("ROLLBACK").IgnoreError();
-    const bool lost =
-        absl::IsDataLoss(status) || absl::IsFailedPrecondition(status);
-    if (lost) end = status;
-    NoteResult(status, lost);
+    const bool lost = NoteResult(status);
+    {
+      MutexLock lock(&mu_);
+      writing_ = 0;
+    }
     std::vector<Queued> again;
     for (size_t i = 0; i < group.size(); ++i) {
       if (status.ok()) {
@@ -369,17 +380,18 @@ void Store::WriteLoop() {
   }
 }
 
-void Store::NoteResult(const absl::Status& status, bool lost) {
+bool Store::NoteResult(const absl::Status& status) {
   MutexLock lock(&mu_);
-  writing_ = 0;
+  if (lost_) return true;
+  lost_ = absl::IsDataLoss(status) || absl::IsFailedPrecondition(status);
   if (!status.ok() && trouble_ != status) {
     RF_LOG(kError, "store: ", status.message(),
-           lost ? "" : "; batches pause until it can be written");
+           lost_ ? "" : "; batches pause until it can be written");
   } else if (status.ok() && !trouble_.ok()) {
     RF_LOG(kInfo, "store: ", path(), " can be written again");
   }
   trouble_ = status;
-  lost_ = lost;
+  return lost_;
 }
 
 std::vector<Store::Queued> Store::AwaitRetry(bool lost,

@@ -81,7 +81,7 @@ class Store {
   absl::Status WriteNow(Operation operation, Done done = nullptr);
 
   // Runs an operation that only reads, in a transaction of its own. Other
-  // readers wait, the writer does not.
+  // readers wait, the writer does not. Damage that it finds loses the store.
   absl::Status Read(const Operation& operation);
 
   // Returns OK if the last transaction was committed.
@@ -92,6 +92,9 @@ class Store {
   // Returns operations that are queued.
   size_t pending() const;
 
+  // Makes the folder of the files, which somebody may have removed. Errors:
+  // those of FileError.
+  absl::Status MakeFilesFolder() const;
   const std::string& folder() const { return options_.folder; }
   std::string path() const;  // The database.
   // Returns the path of a file in the folder `files`.
@@ -122,7 +125,8 @@ class Store {
   // Runs operations in one transaction. Fills in `results`, one for each.
   absl::Status Commit(const std::vector<Queued>& group,
                       std::vector<absl::Status>* results);
-  void NoteResult(const absl::Status& status, bool lost);
+  // Notes whether the database can be used. Returns is_lost().
+  bool NoteResult(const absl::Status& status);
   // Queues operations that are to run `again`, and waits until that may
   // succeed. Returns those that never will.
   std::vector<Queued> AwaitRetry(bool lost, std::vector<Queued> again);

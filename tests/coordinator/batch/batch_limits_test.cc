@@ -110,6 +110,35 @@ TEST_F(BatchLimitsTest, TheOldestBatchIsForgottenForItsBytes) {
   EXPECT_TRUE(Exists(running.id));
 }
 
+// Bytes of uploads count, and the oldest of everything goes first.
+TEST_F(BatchLimitsTest, TheOldestUploadIsForgottenForItsBytes) {
+  const std::string old = UploadText(std::string(200'000, ' ') + ChatLine("a"));
+  PassTime(absl::Hours(1));
+  const BatchRecord made = CreateOf(ChatLine("b"));
+  ASSERT_EQ(AwaitEnd(made.id).state, kBatchCompleted);
+  PassTime(absl::Hours(1));
+  const std::string young = UploadText(ChatLine("c"));
+  ASSERT_EQ(store_->Read([this](Database& database) {
+    const auto used = UsedBytes(database);
+    keep_bytes_ = used.ok() ? *used - 100'000 : 0;
+    return used.status();
+  }),
+            absl::OkStatus());
+  Restart();
+  const auto has = [this](const std::string& id) {
+    return store_
+        ->Read([&id](Database& database) {
+          return FindFile(database, id, "").status();
+        })
+        .ok();
+  };
+  const auto deadline = testing::Soon();
+  while (has(old) && !deadline.Expired()) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_FALSE(has(old));
+  EXPECT_TRUE(has(young));
+  EXPECT_TRUE(Exists(made.id));
+}
+
 TEST_F(BatchLimitsTest, ExpiredFilesAreRemoved) {
   auto upload = BatchUpload::Start(store_.get(), {.purpose = "batch"});
   ASSERT_TRUE(upload.ok()) << upload.status();

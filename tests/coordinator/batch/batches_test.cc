@@ -553,14 +553,48 @@ TEST_F(BatchesTest, AKeyMakesOneBatch) {
 }
 
 // A client that missed the answer may ask again when its upload is gone.
+// A file that was mended is submitted under its key again.
+TEST_F(BatchesTest, ABatchWithErrorsHasNoKey) {
+  NewBatch batch;
+  batch.input_file = UploadText("{}");
+  batch.client_key = "night";
+  const auto failed = Create(batch);
+  ASSERT_TRUE(failed.ok()) << failed.status();
+  EXPECT_EQ(AwaitEnd(failed->id).state, kBatchFailed);
+  batch.input_file = UploadText(ChatLine("a"));
+  const auto made = Create(batch);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_NE(made->id, failed->id);
+  EXPECT_EQ(AwaitEnd(made->id).state, kBatchCompleted);
+}
+
+TEST_F(BatchesTest, ManyLinesAreCancelled) {
+  jobs_.AnswerWith({}, v1::FINISH_REASON_UNSPECIFIED);
+  std::string text;
+  for (int i = 0; i < 2500; ++i) text += "{\"prompt\":[1]}\n";
+  const BatchRecord made = CreateOf(text);
+  ASSERT_NE(jobs_.Await(3), nullptr);
+  ASSERT_TRUE(Cancel(made.id).ok());
+  const BatchRecord ended = AwaitEnd(made.id);
+  EXPECT_EQ(ended.state, kBatchCancelled);
+  EXPECT_EQ(ended.failed, 2500);
+  const std::string input = store_->FilePath(made.id);
+  const auto deadline = testing::Soon();
+  while (std::filesystem::exists(input) && !deadline.Expired()) {
+    std::this_thread::yield();
+  }
+  EXPECT_FALSE(std::filesystem::exists(input));
+}
+
 TEST_F(BatchesTest, AKeyOutlivesTheUpload) {
   NewBatch batch;
-  batch.input_file = "file-none";
+  batch.input_file = UploadText(ChatLine("a"));
   batch.client_key = "night";
   batch.metadata = R"({"a":"1","b":"2"})";
   const auto first = Create(batch);
   ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_EQ(first->input_file, "file-none");
+  batches_->DeleteFile(batch.input_file, "", [](const absl::Status&) {});
+  EXPECT_EQ(AwaitEnd(first->id).state, kBatchCompleted);
   batch.metadata = R"({"b":"2","a":"1"})";
   const auto second = Create(batch);
   ASSERT_TRUE(second.ok()) << second.status();

@@ -67,8 +67,11 @@ class BatchCallsTest : public ::testing::Test {
   }
   void Finish(const std::string& id) {
     Change([=](Database& database) {
-      return FinishBatch(database, id, kBatchCompleted, 9,
-                         [](const LineRecord&) { return std::string("-"); });
+      absl::Status status =
+          FailOpenLines(database, id, 1000,
+                        [](const LineRecord&) { return std::string("-"); });
+      status.Update(FinishBatch(database, id, kBatchCompleted, 9));
+      return status;
     });
   }
   // Streams results and lists their texts. Before each look at the store,

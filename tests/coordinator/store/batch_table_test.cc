@@ -53,12 +53,13 @@ class BatchTableTest : public ::testing::Test {
         absl::OkStatus());
   }
   void Finish(const std::string& id, const char* state, int64_t now_ms) {
-    ASSERT_EQ(FinishBatch(*database_, id, state, now_ms,
-                          [state](const LineRecord& line) {
-                            return absl::StrCat(state, " ", line.custom_id,
-                                                "\n");
-                          }),
+    ASSERT_EQ(FailOpenLines(*database_, id, 100'000,
+                            [state](const LineRecord& line) {
+                              return absl::StrCat(state, " ", line.custom_id,
+                                                  "\n");
+                            }),
               absl::OkStatus());
+    ASSERT_EQ(FinishBatch(*database_, id, state, now_ms), absl::OkStatus());
   }
   BatchRecord Find(const std::string& id) {
     auto batch = FindBatch(*database_, id, "");
@@ -286,6 +287,29 @@ TEST_F(BatchTableTest, EndedBatchesComeByTheirEnds) {
   Finish("old", kBatchExpired, 200);
   EXPECT_EQ(IdsOf(ListEndedBatches(*database_)), (Ids{"new", "failed", "old"}));
   EXPECT_EQ(IdsOf(ListOpenBatches(*database_)), (Ids{"open"}));
+}
+
+// A batch of many lines ends in portions, between which others write.
+TEST_F(BatchTableTest, LinesFailInPortions) {
+  Begin("a", 5);
+  Commit("a", 2, false, "x\n");
+  const auto fail = [this](int64_t limit) {
+    return FailOpenLines(*database_, "a", limit, [](const LineRecord& line) {
+      return absl::StrCat("no ", line.custom_id, "\n");
+    });
+  };
+  ASSERT_EQ(fail(3), absl::OkStatus());
+  EXPECT_EQ(Find("a").completed, 1);
+  EXPECT_EQ(Find("a").failed, 3);
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      FinishBatch(*database_, "a", kBatchExpired, 9)));
+  EXPECT_FALSE(Find("a").has_ended());
+  ASSERT_EQ(fail(3), absl::OkStatus());
+  ASSERT_EQ(FinishBatch(*database_, "a", kBatchExpired, 9), absl::OkStatus());
+  EXPECT_EQ(Find("a").failed, 4);
+  ASSERT_EQ(fail(3), absl::OkStatus());
+  EXPECT_EQ(Find("a").failed, 4);
+  EXPECT_EQ(FileOf(Find("a").error_file).bytes, 4 * 8);
 }
 
 TEST_F(BatchTableTest, ADeletedBatchLeavesNothing) {

@@ -449,6 +449,7 @@ TEST_F(StoreTest, DamagedAndForeignFilesAreNamed) {
   const absl::Status damaged = Open().status();
   EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
   EXPECT_TRUE(absl::StrContains(damaged.message(), ".recover")) << damaged;
+  EXPECT_FALSE(absl::StrContains(damaged.message(), "\n")) << damaged;
 }
 
 TEST_F(StoreTest, ANewerSchemaIsRefused) {
@@ -464,6 +465,34 @@ TEST_F(StoreTest, ANewerSchemaIsRefused) {
   const absl::Status status = Open().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "newer ringfleet")) << status;
+}
+
+TEST_F(StoreTest, ADatabaseOfAnotherProgramIsRefused) {
+  auto other = Database::Open(path(), Database::Access::kReadWrite);
+  ASSERT_TRUE(other.ok()) << other.status();
+  ASSERT_EQ((*other)->Run("CREATE TABLE songs (name TEXT)"), absl::OkStatus());
+  const absl::Status status = Open().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "another program")) << status;
+}
+
+// Whoever only reads tells of damage, too.
+TEST_F(StoreTest, DamageThatAReaderFindsLosesTheStore) {
+  Start();
+  ASSERT_EQ(InsertHundred(), absl::OkStatus());
+  store_.reset();
+  std::string bytes = testing::ReadFile(path());
+  Start();
+  for (size_t i = 3 * 4096; i < bytes.size(); i += 8) bytes[i] ^= 0x55;
+  testing::WriteFile(path(), bytes);  // The file stays the same.
+  absl::Status found;
+  for (int i = 0; i < 100 && !absl::IsDataLoss(found); ++i) {
+    found = Find(absl::StrCat("file-", i));
+  }
+  EXPECT_TRUE(absl::IsDataLoss(found)) << found;
+  EXPECT_TRUE(store_->is_lost());
+  EXPECT_TRUE(absl::IsDataLoss(store_->trouble())) << store_->trouble();
+  EXPECT_TRUE(absl::IsDataLoss(Insert("file-x")));
 }
 
 TEST_F(StoreTest, ARunningOwnerIsNamed) {
