@@ -176,6 +176,9 @@ Json FleetDetails(const v1::ClusterState& state) {
         {"recomputed_positions", state.cache().recomputed_positions()}}}};
   AddFigures(state.figures(), &details);
   if (!state.error().empty()) details["error"] = state.error();
+  if (!state.batch_trouble().empty()) {
+    details["batch_trouble"] = state.batch_trouble();
+  }
   return details;
 }
 

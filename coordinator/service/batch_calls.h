@@ -26,6 +26,10 @@ class BatchCalls {
   // Calls fail until batches are set, before the first call.
   void Set(Batches* batches) { batches_ = batches; }
   bool has_batches() const { return batches_ != nullptr; }
+  // Returns why nothing can be stored. OK: it can, or there is no store.
+  absl::Status trouble() const {
+    return batches_ == nullptr ? absl::OkStatus() : batches_->store().trouble();
+  }
 
   // `read` returns false at the end of the caller's messages. The others are as
   // in the Coordinator service.

@@ -434,6 +434,7 @@ grpc::Status CoordinatorService::DescribeCluster(
     grpc::ServerContext*, const v1::DescribeClusterRequest*,
     v1::ClusterState* response) {
   *response = fleet_->State();
+  response->set_batch_trouble(std::string(batches_.trouble().message()));
   return grpc::Status::OK;
 }
 

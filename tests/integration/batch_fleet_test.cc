@@ -489,6 +489,23 @@ TEST_F(BatchFleetTest, ADetachedJobOutlivesTheCoordinator) {
   EXPECT_EQ(again.document()["ids"], right.document()["ids"]);
 }
 
+// Batches stop with the store, and whoever asks or waits is told.
+TEST_F(BatchFleetTest, ALostStoreIsTold) {
+  ASSERT_NO_FATAL_FAILURE(StartOn("store"));
+  const std::string id = Submit(WriteLines(5, 4));
+  const auto follower =
+      StartCli({"show", id, "--cluster", cluster(), "--output", "--follow"});
+  testing::WriteFile(File("other"), "someone's");
+  std::filesystem::rename(File("other"), File("store/state.db"));
+  for (const int rank : {0, 1}) StartWorker(rank);
+  const Finished followed = Finish(*follower, 60);
+  EXPECT_EQ(followed.code, 4) << followed.errors;
+  EXPECT_THAT(followed.error_line(), HasSubstr("another file took its place"));
+  const Finished status = Cli({"status", "--cluster", cluster()});
+  EXPECT_THAT(status.output, HasSubstr("batches pause: "));
+  EXPECT_EQ(testing::ReadFile(File("store/state.db")), "someone's");
+}
+
 TEST_F(BatchFleetTest, ASecondCoordinatorOnTheStoreIsRefused) {
   ASSERT_NO_FATAL_FAILURE(StartOn("store"));
   const Finished second = Run(RINGFLEET_COORDINATOR_BINARY,

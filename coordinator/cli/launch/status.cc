@@ -55,6 +55,8 @@ Workers send one every 2.5 s; one that was not heard for 10 s is lost.
 a restart of the coordinator, "tensor_bytes_read", and "reload_cause", the setting
 for which weights that it held were loaded again.
 
+"batches pause" (batch_trouble) says why results of batches cannot be stored.
+
 A fleet that serves without some of its data groups is "ready, degraded". Exit: 3 if
 the fleet has failed or stops, or no coordinator answers.
 
@@ -103,6 +105,9 @@ std::string Text(const v1::ClusterState& state) {
       state.cache().recomputed_positions());
   if (!state.error().empty()) {
     absl::StrAppend(&text, "error ", state.error(), "\n");
+  }
+  if (!state.batch_trouble().empty()) {
+    absl::StrAppend(&text, "batches pause: ", state.batch_trouble(), "\n");
   }
   absl::StrAppendFormat(&text, "%4s  %-24s %-10s %8s %12s %12s %11s  %s\n",
                         "rank", "address", "state", "pid", "weights MiB",
