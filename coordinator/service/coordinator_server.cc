@@ -16,6 +16,7 @@
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/channel.h"
+#include "cluster/rpc/listening_sockets.h"
 #include "coordinator/service/load_notices.h"
 
 namespace ringfleet::coordinator {
@@ -174,6 +175,14 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   RF_RETURN_IF_ERROR(PlaceExperts(model->spec(), &options.fleet));
   auto coordinator = std::unique_ptr<CoordinatorServer>(
       new CoordinatorServer(std::move(options), std::move(model)));
+  // Whoever cannot listen takes no store from another process.
+  RF_RETURN_IF_ERROR(
+      cluster::ListeningSockets::Open(coordinator->options_.listen).status());
+  if (coordinator->options_.http.has_value()) {
+    RF_RETURN_IF_ERROR(
+        cluster::ListeningSockets::Open(coordinator->options_.http->listen)
+            .status());
+  }
   RF_RETURN_IF_ERROR(coordinator->OpenStore());
   for (const std::string& notice : coordinator->notices()) {
     RF_LOG(kWarning, notice);

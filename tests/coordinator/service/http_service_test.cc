@@ -5,15 +5,18 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/rpc/listening_sockets.h"
 #include "coordinator/service/coordinator_server.h"
 #include "protos/cluster.grpc.pb.h"
 #include "tests/testing/bundled_model.h"
+#include "tests/testing/checkpoint_writer.h"
 #include "tests/testing/connected_channel.h"
 #include "tests/testing/fake_worker.h"
 #include "tests/testing/http_client.h"
@@ -172,6 +175,23 @@ TEST_F(HttpServiceTest, TheEndIsToldToAnswersThatStillRun) {
   const HttpReply reply = client.Read();
   EXPECT_TRUE(reply.whole);
   EXPECT_THAT(EventsOf(reply.body).back(), HasSubstr("{\"error\":"));
+}
+
+// A store is not taken from another process by one that cannot listen.
+TEST(CoordinatorServerTest, PortsComeBeforeTheStore) {
+  auto taken = cluster::ListeningSockets::Open({"127.0.0.1", 0});
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  testing::TempDir dir;
+  for (const bool http : {false, true}) {
+    CoordinatorOptions options;
+    options.fleet.settings.set_model(testing::BundledModel("tiny-v3"));
+    options.state.folder = dir.File("state");
+    options.http.emplace().listen.port = http ? taken->port() : 0;
+    options.listen.port = http ? 0 : taken->port();
+    const absl::Status status = CoordinatorServer::Start(options).status();
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_FALSE(std::filesystem::exists(dir.File("state")));
+  }
 }
 
 }  // namespace
