@@ -381,6 +381,15 @@ END
 write_fleet local-fleet 127.0.0.1 localhost 127.0.0.3 ''
 check_verbs
 
+it "ringfleet logs prints a large log in seconds"
+# Tens of MB/s need a second. A system call for each byte needs most of a minute.
+yes "$(printf '%0127d' 0)" | head -n 320000 \
+  >"$XDG_STATE_HOME/ringfleet/$name/rank-0.log"
+output=$(timeout 12 "$RINGFLEET_CLI" logs --cluster "$tmp/fleet.yaml" \
+  --hosts 0 | sort | uniq -c)
+expect_line ' *320000 \[0 127.0.0.1\] 0+'
+rm "$XDG_STATE_HOME/ringfleet/$name/rank-0.log"
+
 it "run and copy reach a shared host once"
 fleet run 'echo once'
 expect_code 0

@@ -265,7 +265,10 @@ work_on() {
 # would otherwise die of a broken pipe.
 label_lines() {
   trap '' INT TERM
-  exec sed -u "s/^/$1/"
+  # A log that has an end goes in large pieces. `sed -u` would read single bytes.
+  local by_line=(stdbuf -oL)
+  [[ $verb != logs || $follow == yes ]] || by_line=()
+  exec "${by_line[@]}" sed "s/^/$1/"
 }
 
 # A host that several targets share runs a command, or gets a copy, once.
