@@ -24,9 +24,10 @@ namespace {
 
 constexpr char kDownFooter[] = R"(
 Stops the whole fleet, including workers since removed from the file. Running
-jobs fail. --hosts stops only these workers: the coordinator and the others run
-on. The coordinator's view of the fleet is printed then; the state is "unknown"
-if no coordinator answers.
+jobs fail. Batches and detached jobs, which the state folder keeps, go on after
+the next `ringfleet up`. --hosts stops only these workers: the coordinator and
+the others run on. The coordinator's view of the fleet is printed then; the state
+is "unknown" if no coordinator answers.
 
 Only processes that were started from this file are stopped: a file of another
 folder may have the same name. --force stops those, too.
