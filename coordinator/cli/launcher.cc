@@ -191,9 +191,11 @@ std::optional<std::string> OtherFile(absl::string_view output) {
 absl::Status RunLaunchScript(absl::string_view verb,
                              const cluster::ClusterConfig& config,
                              absl::string_view hosts, std::string* output,
-                             Deadline deadline, bool interruptible) {
+                             Deadline deadline, bool interruptible,
+                             const std::vector<std::string>& arguments) {
   if (interruptible) RF_RETURN_IF_ERROR(Interrupt::Get().status());
-  RF_ASSIGN_OR_RETURN(ChildProcess child, StartScript(verb, {}, config, hosts));
+  RF_ASSIGN_OR_RETURN(ChildProcess child,
+                      StartScript(verb, arguments, config, hosts));
   std::string collected;
   const Limit limit = {deadline, interruptible};
   // The lines of a state are read together; those of a start tell how far it

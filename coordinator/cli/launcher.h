@@ -18,10 +18,10 @@
 
 namespace ringfleet::coordinator::cli {
 
-// Runs "fleet.sh VERB --targets -" (LaunchScriptPath). The script reads the
-// targets that FormatTargets returns for `config` and `hosts`. Copies the
-// script's output to stderr, and to `output` if not null. Lines appear as they
-// arrive; those of "status" appear at the end, in the order of ranks. The
+// Runs "fleet.sh VERB --targets - -- ARGUMENTS" (LaunchScriptPath). The script
+// reads the targets that FormatTargets returns for `config` and `hosts`. Copies
+// the script's output to stderr, and to `output` if not null. Lines appear as
+// they arrive; those of "status" appear at the end, in the order of ranks. The
 // deadline, an interrupt and the death of this process end the script. The
 // script then ends all processes that it has started on this machine to reach
 // the hosts. RunLaunchScript returns after the script has ended. Call it from a
@@ -42,7 +42,7 @@ absl::Status RunLaunchScript(
     absl::string_view verb, const cluster::ClusterConfig& config,
     absl::string_view hosts, std::string* output,
     cluster::Deadline deadline = cluster::Deadline::After(absl::Minutes(3)),
-    bool interruptible = true);
+    bool interruptible = true, const std::vector<std::string>& arguments = {});
 
 // Runs the script's verb "logs" for the processes that `hosts` selects. Gives
 // `print` whole lines "[LABEL HOST] LINE" as they come, and stderr all other

@@ -588,6 +588,30 @@ expect_code 1
 expect_line '\[0 127.0.0.1\] stopped pid [0-9]+'
 expect_line 'fleet.sh: stop failed on 1 \(127.0.0.4\)'
 
+it "check finds ports in use, missing files of a model, and space"
+write_fleet ssh-fleet 127.0.0.1 127.0.0.2 127.0.0.3 "$section"
+mkdir -p "$tmp/small" && touch "$tmp/small/config.json"
+# Only sshd listens.
+fleet check --hosts coordinator -- "$tmp/absent" - 127.0.0.1 "$ssh_port" \
+  127.0.0.4 "$ssh_port" 0.0.0.0 "$ssh_port" 127.0.0.1 7100 0.0.0.0 7100
+expect_code 0
+expect_lines 5
+expect_line "\[coordinator 127.0.0.1\] [1-9][0-9]* bytes free in \
+$XDG_STATE_HOME/ringfleet/ssh-fleet"
+expect_line "\[coordinator 127.0.0.1\] no config.json in $tmp/absent"
+expect_line "\[coordinator 127.0.0.1\] no weights in $tmp/absent"
+expect_line "\[coordinator 127.0.0.1\] port $ssh_port on 127.0.0.1 is in use"
+expect_line "\[coordinator 127.0.0.1\] port $ssh_port on 0.0.0.0 is in use"
+fleet check --hosts coordinator -- "$tmp/small" "$tmp/not/yet"
+expect_lines 2
+expect_line "\[coordinator 127.0.0.1\] [1-9][0-9]* bytes free in $tmp/not/yet"
+expect_line "\[coordinator 127.0.0.1\] no weights in $tmp/small"
+touch "$tmp/small/model.safetensors"
+fleet check --hosts coordinator -- "$tmp/small" -
+expect_lines 1
+fleet check --hosts coordinator -- - - 127.0.0.1
+expect_code 2
+
 it "log_dir moves the logs"
 write_fleet ssh-fleet 127.0.0.1 127.0.0.2 127.0.0.3 "log_dir: logs
 $section"

@@ -17,6 +17,10 @@ usage: fleet.sh VERB --cluster FILE [options] [arguments]
   logs                print the logs, one host after the other; --follow prints
                       what is added, too, until it is ended
   run COMMAND...      run a shell command, once on each host
+  check MODEL STATE [HOST PORT]...
+                      say which ports are in use on each host, and whether the
+                      folder MODEL is there; "-": no model. Say how much space
+                      the folder STATE has; "-": the fleet's state folder
   copy FILE DEST      copy a file or a folder, once to each host; DEST is a
                       name, or a folder when it ends in / or is one
 
@@ -58,10 +62,11 @@ parse_arguments() {
       usage
       exit 0
       ;;
-    start | stop | restart | status | logs | run | copy) verb=$1 ;;
-    '') wrong_call "give a verb: start, stop, restart, status, logs, run or copy" ;;
-    *) wrong_call "unknown verb '$1', want start, stop, restart, status, logs, run \
+    start | stop | restart | status | logs | run | check | copy) verb=$1 ;;
+    '') wrong_call "give a verb: start, stop, restart, status, logs, run, check \
 or copy" ;;
+    *) wrong_call "unknown verb '$1', want start, stop, restart, status, logs, run, \
+check or copy" ;;
   esac
   shift
   cluster='' hosts='' targets='' limit='' grace=10 since=- follow=no bin_dir=${RINGFLEET_BIN_DIR:-}
@@ -118,6 +123,10 @@ or copy" ;;
     wrong_call "$verb takes neither --since nor --follow"
   case $verb in
     run) ((${#arguments[@]} >= 1)) || wrong_call "run: no command" ;;
+    check)
+      ((${#arguments[@]} >= 2 && ${#arguments[@]} % 2 == 0)) ||
+        wrong_call "check: want MODEL STATE [HOST PORT]..."
+      ;;
     copy)
       ((${#arguments[@]} == 2)) || wrong_call "copy: want FILE DEST"
       [[ -r ${arguments[0]} ]] ||
@@ -247,6 +256,7 @@ work_on() {
         </dev/null
       ;;
     run) reach "${dests[i]}" run "$limit" "${arguments[*]}" </dev/null ;;
+    check) reach "${dests[i]}" check "$fleet" "${arguments[@]}" </dev/null ;;
     copy)
       from=${arguments[0]}
       if [[ -d $from ]]; then
@@ -271,14 +281,15 @@ label_lines() {
   exec "${by_line[@]}" sed "s/^/$1/"
 }
 
-# A host that several targets share runs a command, or gets a copy, once.
+# A host that several targets share runs a command, is checked, or gets a copy,
+# once.
 keep_one_target_a_host() {
   local -A seen=()
   chosen=()
   local i
   for i in "${!labels[@]}"; do
     case $verb in
-      run | copy) [[ -z ${seen[${dests[i]}]:-} ]] || continue ;;
+      run | check | copy) [[ -z ${seen[${dests[i]}]:-} ]] || continue ;;
     esac
     seen[${dests[i]}]=1
     chosen+=("$i")

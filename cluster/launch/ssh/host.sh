@@ -11,6 +11,7 @@
 #   status  FLEET LABEL ORIGIN
 #   logs    FLEET LABEL LOG_DIR SECONDS|- yes|no        -: all; yes: follow
 #   run     SECONDS COMMAND
+#   check   FLEET MODEL|- STATE_DIR|- [HOST PORT]...
 #   copy    file|folder NAME MODE DESTINATION           data: bytes or a tar
 #
 # The data of a coordinator's start and restart is its cluster.yaml.
@@ -234,6 +235,51 @@ logs() {  # LABEL LOG_DIR SECONDS|- yes|no
   [[ $4 == no ]] || exec tail -c "+$((size + 1))" -F "$log" 2>/dev/null
 }
 
+# Succeeds if somebody listens on a port that a process of this host wants.
+is_in_use() {  # HOST PORT
+  case $1 in
+    0 | 0.0.0.0 | :: | ::ffff:0.0.0.0) ;;
+    *)
+      # shellcheck disable=SC2016
+      timeout 2 bash -c ': <>"/dev/tcp/$0/$1"' "$1" "$2" 2>/dev/null
+      case $? in
+        0) return 0 ;;
+        124) ;;  # A listener that has too many callers answers none.
+        *) return 1 ;;
+      esac
+      ;;
+  esac
+  awk -v port="$(printf ':%04X$' "$2")" '
+    $4 == "0A" && $2 ~ port { found = 1 }
+    END { exit !found }' <(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null)
+}
+
+has_weights() {  # MODEL
+  local file
+  for file in "$1"/*.safetensors; do [[ ! -e $file ]] || return 0; done
+  return 1
+}
+
+# Says what keeps a coordinator from starting here, and how much space the folder
+# of its state has, or will have.
+check() {  # MODEL|- STATE_DIR|- [HOST PORT]...
+  local model=$1 folder=$2 existing blocks size
+  shift 2
+  [[ $folder != - ]] || folder=$state_dir
+  existing=$folder
+  while [[ $existing == */* && ! -e $existing ]]; do existing=${existing%/*}; done
+  ! read -r blocks size < <(stat -f -c '%a %S' -- "${existing:-/}") ||
+    echo "$((blocks * size)) bytes free in $folder"
+  if [[ $model != - ]]; then
+    [[ -e $model/config.json ]] || echo "no config.json in $model"
+    has_weights "$model" || echo "no weights in $model"
+  fi
+  while (($# >= 2)); do
+    ! is_in_use "$1" "$2" || echo "port $2 on $1 is in use"
+    shift 2
+  done
+}
+
 copy() {  # file|folder NAME MODE DESTINATION
   local kind=$1 name=$2 mode=$3 to=$4
   [[ $to != -* ]] || to=./$to
@@ -273,6 +319,10 @@ main() {
   shift
   case $verb in
     run) run "$@" ;;
+    check)
+      find_state_folder "$1"
+      check "${@:2}"
+      ;;
     copy) copy "$@" ;;
     start)
       enter_state_folder "$1" "$2"

@@ -75,6 +75,12 @@ TEST_F(LauncherTest, ScriptGetsVerbBinariesAndResolvedTargets) {
   EXPECT_THAT(output, HasSubstr("\ntarget\tcoordinator\t"));
   EXPECT_EQ(RunLaunchScript("stop", fleet_, "1-2", &output),
             FormatTargets(fleet_, "1-2").status());
+  ASSERT_TRUE(RunLaunchScript("check", fleet_, "coordinator", &output,
+                              Deadline::After(absl::Minutes(1)),
+                              /*interruptible=*/true, {"--", "/m", "-"})
+                  .ok());
+  EXPECT_THAT(output,
+              HasSubstr(absl::StrCat("--bin-dir ", folder, " -- /m -\n")));
 }
 
 TEST_F(LauncherTest, FailedHostsAreUnavailable) {
