@@ -58,6 +58,17 @@ std::string FileToRead(const std::string& path) {
   return largest;
 }
 
+// Returns whether `path` is a file, or a folder with *.safetensors files.
+bool HasWeights(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) return true;
+  for (std::filesystem::directory_iterator it(path, error), end;
+       !error && it != end; it.increment(error)) {
+    if (it->path().extension() == ".safetensors") return true;
+  }
+  return false;
+}
+
 // Adds the space on the file system that has the folder, or where a first
 // write would create it.
 void AddFolder(const std::string& path, v1::HostReport* report) {
@@ -133,6 +144,8 @@ grpc::Status HostService::Measure(grpc::ServerContext* context,
         report);
   }
   report->set_disk_bytes_per_second(MeasureDiskRate(request->path(), time));
+  report->set_no_weights(!request->path().empty() &&
+                         !HasWeights(request->path()));
   active_ = false;
   if (!measured.ok()) return cluster::ToGrpc(measured);
   char host[256] = "";

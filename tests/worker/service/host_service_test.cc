@@ -73,6 +73,27 @@ TEST(HostServiceTest, ReportsWhatThisHostIs) {
   EXPECT_EQ(report.disk_bytes_per_second(), 0);  // Nothing to read was named.
 }
 
+TEST(HostServiceTest, SaysWhetherItHasWeights) {
+  HostService service(1, 0);
+  const testing::TempDir folder;
+  const auto lacks = [&](const std::string& path) {
+    v1::MeasureHostRequest request;
+    request.set_time_ms(1);
+    request.set_ranks_on_host(16);
+    request.set_path(path);
+    v1::HostReport report;
+    EXPECT_TRUE(service.Measure(nullptr, &request, &report).ok());
+    return report.no_weights();
+  };
+  EXPECT_FALSE(lacks(""));  // Of no model.
+  EXPECT_TRUE(lacks(folder.File("nowhere")));
+  testing::WriteFile(folder.File("config.json"), "{}");
+  EXPECT_TRUE(lacks(folder.path()));
+  EXPECT_FALSE(lacks(folder.File("config.json")));  // A disk to measure.
+  testing::WriteFile(folder.File("model.safetensors"), "x");
+  EXPECT_FALSE(lacks(folder.path()));
+}
+
 TEST(HostServiceTest, MeasuresWithinItsPartOfTheMemory) {
   HostService service(1, 0);
   v1::MeasureHostRequest request;
