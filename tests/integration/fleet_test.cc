@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fleets of daemons: started by hand and by `up`, used, stopped.
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -612,6 +616,92 @@ TEST_F(UpTest, AFleetThatCannotLoadIsTakenDownAgain) {
   EXPECT_THAT(up.document()["error"]["message"].get<std::string>(),
               HasSubstr("model-00001-of-00002.safetensors"));
   ExpectNoProcesses(1);
+}
+
+// A quick `doctor` before `up`. The fleet's ports are free at first.
+class QuickDoctorTest : public UpTest {
+ protected:
+  void SetUp() override { Write(Model(), "log_dir: logs\n"); }
+  void Write(const std::string& model, const std::string& more) {
+    testing::WriteFile(cluster(),
+                       "name: integration\nmodel: " + model +
+                           "\ncoordinator: {port: " + std::to_string(port_) +
+                           "}\nhttp: {port: " + std::to_string(http_port_) +
+                           "}\nworkers:\n  - {threads: 1, port: " +
+                           std::to_string(testing::FreePort()) + "}\n" + more);
+  }
+  Finished Doctor() {
+    return Cli({"doctor", "--quick", "--cluster", cluster(), "-o", "json"},
+               {.seconds = 60});
+  }
+  // A listener that nobody answers for, or -1.
+  static int Listen(int port) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    const auto* any = reinterpret_cast<const sockaddr*>(&address);
+    if (bind(fd, any, sizeof(address)) == 0 && listen(fd, 5) == 0) return fd;
+    close(fd);
+    return -1;
+  }
+
+  const int port_ = testing::FreePort();
+  const int http_port_ = testing::FreePort();
+};
+
+TEST_F(QuickDoctorTest, FindsThePortsOfTheCoordinator) {
+  const Finished free = Doctor();
+  ASSERT_EQ(free.code, 0) << free.errors;
+  const json coordinator = free.document()["coordinator"];
+  EXPECT_EQ(coordinator["ports_in_use"], json::array());
+  ASSERT_EQ(coordinator["folders"].size(), 1u);
+  EXPECT_EQ(coordinator["folders"][0]["path"],
+            File("state/ringfleet/integration"));
+  for (const int port : {port_, http_port_}) {
+    const int listener = Listen(port);
+    ASSERT_GE(listener, 0);
+    const std::string in_use = "coordinator (127.0.0.1): port " +
+                               std::to_string(port) + " on 127.0.0.1 is in use";
+    const Finished found = Doctor();
+    EXPECT_EQ(found.code, 3);
+    EXPECT_THAT(found.errors, HasSubstr("ringfleet: doctor: " + in_use + "\n"));
+    EXPECT_THAT(found.document()["advice"], ::testing::Contains(in_use));
+    close(listener);
+  }
+  ExpectNoProcesses(1);
+}
+
+TEST_F(QuickDoctorTest, ARunningFleetMayHoldItsPorts) {
+  ASSERT_EQ(Up().code, 0);
+  const Finished doctor = Doctor();
+  EXPECT_EQ(doctor.code, 0) << doctor.errors;
+  const json document = doctor.document();
+  EXPECT_FALSE(document.contains("coordinator"));
+  // Of the logs, and of the state of this machine's coordinator.
+  std::vector<std::string> folders;
+  for (const json& folder : document["workers"][0]["folders"]) {
+    folders.push_back(folder["path"]);
+  }
+  EXPECT_THAT(folders, ::testing::UnorderedElementsAre(
+                           File("state/ringfleet/integration"), File("logs")));
+}
+
+TEST_F(QuickDoctorTest, AModelThatNoHostHasIsMissed) {
+  Write(File("nowhere"), "");
+  const Finished doctor = Doctor();
+  EXPECT_EQ(doctor.code, 2);
+  EXPECT_THAT(doctor.errors,
+              HasSubstr("ringfleet: doctor: coordinator (127.0.0.1): no "
+                        "config.json in " +
+                        File("nowhere")));
+  EXPECT_THAT(
+      doctor.document()["advice"],
+      ::testing::Contains(HasSubstr("no weights in " + File("nowhere") +
+                                    " on 127.0.0.1, want them on one host")));
+  Write("synth:tiny", "");
+  EXPECT_EQ(Doctor().code, 0);
 }
 
 TEST_F(UpTest, AClusterFileWithAnUnknownKeyNamesLineAndNearestKey) {

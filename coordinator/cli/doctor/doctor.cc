@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +19,7 @@
 #include "cluster/process/status_macros.h"
 #include "cluster/rpc/host_address.h"
 #include "cluster/synthetic/synthetic_model.h"
+#include "coordinator/cli/doctor/doctor_coordinator.h"
 #include "coordinator/cli/doctor/doctor_report.h"
 #include "coordinator/cli/doctor/doctor_run.h"
 #include "coordinator/cli/fleet_choice.h"
@@ -28,6 +31,7 @@
 #include "coordinator/cli/session.h"
 #include "coordinator/cli/value_checks.h"
 #include "coordinator/service/setting_flags.h"
+#include "coordinator/service/state_folder.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -50,7 +54,9 @@ Other programs that run meanwhile lower the rates, and the plan.
 
 --quick takes seconds: builds, instruction sets, disk, memory, clocks, and one
 exchange over all workers, but no rates. Before `up`, --quick --cluster starts the
-workers of the file on their hosts, ports and all, and stops them again.
+workers of the file on their hosts, ports and all, and stops them again. It also
+looks on the coordinator's host for its ports, the model and the state folder. The
+exit code is 3 if a port is in use, and 2 if the model's files are missing.
 
 Examples:
   ringfleet doctor
@@ -92,19 +98,33 @@ BenchWorkers WorkersOfFleet(const v1::ClusterState& state) {
   return workers;
 }
 
-// Sets the folders that the file names, but for the logs', which workers know.
+bool IsOnCoordinatorsHost(const cluster::ClusterConfig& config,
+                          const cluster::WorkerConfig& worker) {
+  const std::string& host = config.coordinator.host;
+  return worker.host == host || worker.address == host ||
+         (cluster::IsLoopback(worker.host) && cluster::IsLoopback(host));
+}
+
+// Returns the folder of the coordinator's state. Empty: unknown here, or the
+// folder of the logs, of which every worker tells.
+std::string StateDirOf(const cluster::ClusterConfig& config) {
+  const v1::FleetSettings& settings = config.settings;
+  if (settings.has_state_dir()) return settings.state_dir();
+  if (!settings.has_log_dir()) return "";
+  // Only this machine's environment is known.
+  if (!cluster::IsLoopback(config.coordinator.host)) return "";
+  return StateFolder(config.name).value_or("");
+}
+
+// Sets the folders that the fleet writes to, but for the logs', which workers
+// know.
 void SetFolders(const cluster::ClusterConfig& config,
                 const BenchWorkers& workers, DoctorOptions* what) {
   const v1::FleetSettings& settings = config.settings;
   if (settings.has_cache_dir()) what->folders.push_back(settings.cache_dir());
-  if (!settings.has_state_dir()) return;  // Beside the logs.
   for (size_t rank = 0; rank < config.workers.size(); ++rank) {
-    const cluster::WorkerConfig& worker = config.workers[rank];
-    if (worker.host != config.coordinator.host &&
-        worker.address != config.coordinator.host) {
-      continue;
-    }
-    what->state_dir = settings.state_dir();
+    if (!IsOnCoordinatorsHost(config, config.workers[rank])) continue;
+    what->state_dir = StateDirOf(config);
     what->state_address = workers.addresses[rank];
     return;
   }
@@ -153,15 +173,19 @@ absl::StatusOr<DoctorFindings> ExamineFleet(const DoctorVerb& options,
   const v1::FleetSettings& settings = place.config->settings;
   SetFolders(*place.config, workers, &what);
   std::unique_ptr<HostWorkers> hosts;
+  std::optional<CoordinatorFindings> coordinator;
   if (what.quick && !state.ok()) {
     RF_ASSIGN_OR_RETURN(
         hosts, HostWorkers::Start(options.fleet.cluster, *place.config));
+    RF_ASSIGN_OR_RETURN(coordinator,
+                        ExamineCoordinatorHost(*place.config, *model));
   }
   absl::StatusOr<DoctorFindings> findings = ExamineWorkers(workers, what);
   if (hosts != nullptr) {
     RF_RETURN_IF_ERROR(hosts->Stop());
   }
   if (!findings.ok()) return findings;
+  findings->coordinator = std::move(coordinator);
   findings->cache_dir = settings.cache_dir();
   SetShardBytes(settings, &*findings);
   return findings;
@@ -191,9 +215,13 @@ absl::StatusOr<DoctorFindings> ExamineLocally(const DoctorVerb& options) {
   return status;
 }
 
-// Errors: UNAVAILABLE: a worker did not answer.
-absl::Status CheckAllAnswered(const DoctorFindings& findings) {
-  if (findings.absent.empty()) return absl::OkStatus();
+// Errors: UNAVAILABLE: a worker did not answer. Those of StartProblems.
+absl::Status CheckFitForStart(const DoctorFindings& findings) {
+  if (findings.absent.empty()) {
+    const std::vector<absl::Status> problems = StartProblems(findings);
+    return problems.empty() ? absl::OkStatus()
+                            : Annotate(problems.front(), "doctor");
+  }
   return absl::UnavailableError(absl::StrCat(
       "doctor: ", AbsentText(findings.absent.front()), " does not answer",
       findings.absent.size() > 1
@@ -227,7 +255,7 @@ absl::Status RunDoctor(DoctorVerb options, Invocation& invocation) {
                          ? PrintJson(DoctorJson(*findings))
                          : PrintText(DoctorMarkdown(*findings)));
   invocation.json = false;
-  return CheckAllAnswered(*findings);
+  return CheckFitForStart(*findings);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cluster/model/host_spec.h"
+#include "cluster/rpc/host_address.h"
 #include "coordinator/cli/table.h"
 #include "coordinator/planning/step_cost.h"
 
@@ -168,6 +169,49 @@ void AdviseOnFolders(const DoctorFindings& findings,
   }
 }
 
+// Advises on the folder of the coordinator's state, unless a worker of the host
+// has named the folder already: logs may lie there.
+void AdviseOnState(const DoctorFindings& findings,
+                   std::vector<std::string>* advice) {
+  if (!findings.coordinator.has_value()) return;
+  const CoordinatorFindings& coordinator = *findings.coordinator;
+  if (coordinator.state_dir.empty() ||
+      coordinator.state_free_bytes >= kLeastFreeBytes) {
+    return;
+  }
+  for (const WorkerFindings& worker : findings.workers) {
+    const auto address = cluster::ParseAddress(worker.address);
+    if (worker.host != coordinator.host &&
+        (!address.ok() || address->host != coordinator.host)) {
+      continue;
+    }
+    for (const v1::FolderSpace& folder : worker.report.folders()) {
+      if (folder.path() == coordinator.state_dir) return;
+    }
+  }
+  advice->push_back(absl::StrFormat(
+      "coordinator (%s): %s has %.1f GiB free, want %.1f", coordinator.host,
+      coordinator.state_dir, InGib(coordinator.state_free_bytes),
+      InGib(kLeastFreeBytes)));
+}
+
+// The hosts of all workers and of the coordinator, if none of them has weights
+// of the model. Empty: a host has them, or it is unknown whether one does.
+std::vector<std::string> HostsWithoutWeights(const DoctorFindings& findings) {
+  if (findings.workers.empty() || !findings.absent.empty() ||
+      !findings.coordinator.has_value() || !findings.coordinator->no_weights) {
+    return {};
+  }
+  std::vector<std::string> hosts = {findings.coordinator->host};
+  for (const WorkerFindings& worker : findings.workers) {
+    if (!worker.report.no_weights()) return {};
+    if (std::find(hosts.begin(), hosts.end(), worker.host) == hosts.end()) {
+      hosts.push_back(worker.host);
+    }
+  }
+  return hosts;
+}
+
 // The slowest pair in each respect; what a plan needs.
 struct Network {
   double latency_us = 0;
@@ -251,6 +295,29 @@ std::string AbsentText(const AbsentWorker& worker) {
       worker.address.empty() ? "not registered" : worker.address, ")");
 }
 
+std::vector<absl::Status> StartProblems(const DoctorFindings& findings) {
+  std::vector<absl::Status> problems;
+  if (!findings.coordinator.has_value()) return problems;
+  const CoordinatorFindings& coordinator = *findings.coordinator;
+  const std::string who =
+      absl::StrCat("coordinator (", coordinator.host, "): ");
+  for (const std::string& port : coordinator.ports_in_use) {
+    problems.push_back(absl::UnavailableError(absl::StrCat(who, port)));
+  }
+  if (coordinator.no_config) {
+    problems.push_back(absl::NotFoundError(
+        absl::StrCat(who, "no config.json in ", findings.model,
+                     ", want the model's small files there")));
+  }
+  const std::vector<std::string> hosts = HostsWithoutWeights(findings);
+  if (!hosts.empty()) {
+    problems.push_back(absl::NotFoundError(absl::StrCat(
+        "no weights in ", findings.model, " on ", absl::StrJoin(hosts, ", "),
+        ", want them on one host, from which the others fetch them")));
+  }
+  return problems;
+}
+
 std::vector<std::string> DoctorAdvice(const DoctorFindings& findings) {
   std::vector<std::string> advice;
   std::vector<double> reads;
@@ -260,6 +327,9 @@ std::vector<std::string> DoctorAdvice(const DoctorFindings& findings) {
     rates.push_back(worker.int8_ops_per_second());
   }
   AdviseOnAbsent(findings, &advice);
+  for (const absl::Status& problem : StartProblems(findings)) {
+    advice.emplace_back(problem.message());
+  }
   AdviseOnSoftware(findings, &advice);
   AdviseOnExchange(findings, &advice);
   if (!findings.quick) {
@@ -268,6 +338,7 @@ std::vector<std::string> DoctorAdvice(const DoctorFindings& findings) {
   }
   AdviseOnHosts(findings, &advice);
   AdviseOnFolders(findings, &advice);
+  AdviseOnState(findings, &advice);
   AdviseOnLinks(findings, &advice);
   return advice;
 }
@@ -341,6 +412,18 @@ Json DoctorJson(const DoctorFindings& findings) {
                             {"all_reduce_us", findings.exchange->p50_us},
                             {"wrong", findings.exchange->wrong},
                             {"transport", findings.exchange->transport}};
+  }
+  if (findings.coordinator.has_value()) {
+    const CoordinatorFindings& coordinator = *findings.coordinator;
+    document["coordinator"] = {
+        {"host", coordinator.host},
+        {"ports_in_use", JsonArray(coordinator.ports_in_use)},
+        {"folders", Json::array()}};
+    if (!coordinator.state_dir.empty()) {
+      document["coordinator"]["folders"].push_back(
+          {{"path", coordinator.state_dir},
+           {"free_gib", InGib(coordinator.state_free_bytes)}});
+    }
   }
   if (!findings.pairs_skipped.empty()) {
     document["pairs_skipped"] = findings.pairs_skipped;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "coordinator/cli/json_output.h"
 #include "protos/host.pb.h"
 
@@ -60,6 +61,16 @@ struct AbsentWorker {
 // Returns "rank 1 (10.0.0.12:50052)".
 std::string AbsentText(const AbsentWorker& worker);
 
+// What the launch scripts found on the coordinator's host before its start.
+struct CoordinatorFindings {
+  std::string host;  // The host's name in the cluster file.
+  std::vector<std::string> ports_in_use;  // "port 50051 on 10.0.0.11 is in use"
+  bool no_config = false;                 // The model has no config.json here.
+  bool no_weights = false;                // The model has no weights here.
+  std::string state_dir;                  // Empty: unknown.
+  uint64_t state_free_bytes = 0;
+};
+
 struct DoctorFindings {
   std::string model;                    // The cluster file's. May be empty.
   std::string cache_dir;                // The cluster file's. May be empty.
@@ -69,7 +80,12 @@ struct DoctorFindings {
   std::string pairs_skipped;  // Reason why no exchange was measured.
   bool quick = false;         // True: no rates and no pairs.
   std::optional<ExchangeFindings> exchange;  // Set by a quick examination.
+  std::optional<CoordinatorFindings> coordinator;  // Set if it does not run.
 };
+
+// Returns what keeps the fleet from starting, the most urgent first.
+// UNAVAILABLE: a port is in use. NOT_FOUND: the model's files are missing.
+std::vector<absl::Status> StartProblems(const DoctorFindings& findings);
 
 // Returns sentences of advice, the most urgent one first. Returns an empty list
 // if nothing is wrong.

@@ -207,6 +207,69 @@ TEST(DoctorReportTest, FullDisksAreSaidOncePerMachine) {
                           "5.0"));
 }
 
+TEST(DoctorReportTest, PortsOfTheCoordinatorKeepAFleetFromStarting) {
+  DoctorFindings findings = TwoHealthyHosts();
+  findings.coordinator = CoordinatorFindings{.host = "a"};
+  EXPECT_THAT(DoctorAdvice(findings), IsEmpty());
+  EXPECT_THAT(StartProblems(findings), IsEmpty());
+  findings.coordinator->ports_in_use = {"port 50051 on a is in use"};
+  EXPECT_THAT(StartProblems(findings),
+              ElementsAre(absl::UnavailableError(
+                  "coordinator (a): port 50051 on a is in use")));
+  EXPECT_THAT(DoctorAdvice(findings),
+              ElementsAre("coordinator (a): port 50051 on a is in use"));
+  EXPECT_EQ(DoctorJson(findings)["coordinator"]["ports_in_use"],
+            Json::array({"port 50051 on a is in use"}));
+}
+
+// The coordinator reads the small files, and one host's weights serve all.
+TEST(DoctorReportTest, OneHostNeedsTheWeights) {
+  DoctorFindings findings = TwoHealthyHosts();
+  findings.model = "/m";
+  findings.coordinator =
+      CoordinatorFindings{.host = "c", .no_config = true, .no_weights = true};
+  const absl::Status no_config = absl::NotFoundError(
+      "coordinator (c): no config.json in /m, want the model's small files "
+      "there");
+  findings.workers[0].report.set_no_weights(true);
+  EXPECT_THAT(StartProblems(findings), ElementsAre(no_config));
+  findings.workers[1].report.set_no_weights(true);
+  EXPECT_THAT(StartProblems(findings),
+              ElementsAre(no_config,
+                          absl::NotFoundError(
+                              "no weights in /m on c, a, b, want them on one "
+                              "host, from which the others fetch them")));
+  // A worker that does not answer may have them.
+  findings.absent = {{2, "d:50052"}};
+  EXPECT_THAT(StartProblems(findings), ElementsAre(no_config));
+  findings.absent.clear();
+  findings.coordinator->no_config = findings.coordinator->no_weights = false;
+  EXPECT_THAT(StartProblems(findings), IsEmpty());
+  // A coordinator that runs has read its files.
+  findings.coordinator.reset();
+  EXPECT_THAT(StartProblems(findings), IsEmpty());
+}
+
+TEST(DoctorReportTest, TheStateFolderIsSaidOnce) {
+  DoctorFindings findings = TwoHealthyHosts();
+  findings.coordinator = CoordinatorFindings{
+      .host = "a", .state_dir = "/state", .state_free_bytes = 1 << 30};
+  EXPECT_THAT(
+      DoctorAdvice(findings),
+      ElementsAre("coordinator (a): /state has 1.0 GiB free, want 5.0"));
+  EXPECT_EQ(DoctorJson(findings)["coordinator"]["folders"],
+            Json::parse(R"([{"path": "/state", "free_gib": 1.0}])"));
+  // The logs of the host's worker lie there.
+  v1::FolderSpace* folder = findings.workers[0].report.add_folders();
+  folder->set_path("/state");
+  folder->set_free_bytes(1 << 30);
+  const std::string once =
+      "rank 0 (a:50052): /state has 1.0 GiB free, want 5.0";
+  EXPECT_THAT(DoctorAdvice(findings), ElementsAre(once));
+  findings.workers[0].host = "alpha";  // By another name.
+  EXPECT_THAT(DoctorAdvice(findings), ElementsAre(once));
+}
+
 TEST(DoctorReportTest, WorkersThatDoNotAnswerAreNamed) {
   DoctorFindings findings = TwoHealthyHosts();
   findings.workers[1].rank = 3;
