@@ -91,10 +91,12 @@ class LimitedJson final : public nlohmann::json_sax<ordered_json> {
   std::string problem_;
 };
 
-// Returns true for a character beyond ASCII at which some clients end a line:
-// Python's str.splitlines, and with it httpx, cuts JSON Lines and events there.
-bool IsWideLineEnd(uint32_t code_point) {
-  return code_point == 0x85 || code_point == 0x2028 || code_point == 0x2029;
+// Returns true for a character beyond ASCII that a literal has as an escape:
+// control characters, which terminals obey, and U+2028 and U+2029, at which,
+// as at U+0085, some clients end a line. Python's str.splitlines, and with it
+// httpx, cuts JSON Lines and events there.
+bool IsWideControl(uint32_t code_point) {
+  return code_point < 0xA0 || code_point == 0x2028 || code_point == 0x2029;
 }
 
 }  // namespace
@@ -122,7 +124,7 @@ void AppendJsonString(absl::string_view text, std::string* out) {
       const Utf8Unit unit = NextUtf8(text.substr(i));
       if (unit.kind != Utf8Unit::kCharacter) {
         AppendUtf8(0xFFFD, out);
-      } else if (IsWideLineEnd(unit.code_point)) {
+      } else if (IsWideControl(unit.code_point)) {
         absl::StrAppend(out, "\\u",
                         absl::Hex(unit.code_point, absl::kZeroPad4));
       } else {

@@ -29,8 +29,9 @@ inline constexpr size_t kMaxJsonSearch = 16 * kMaxJsonKeys * kMaxJsonKeys / 2;
 // field. The check of the limits builds nothing.
 absl::StatusOr<nlohmann::ordered_json> ParseJsonBody(absl::string_view body);
 
-// Appends a string literal. Ill-formed UTF-8 becomes U+FFFD. Characters at
-// which some clients end a line are escaped, beyond ASCII, too.
+// Appends a string literal. Ill-formed UTF-8 becomes U+FFFD. Control
+// characters, and those at which some clients end a line, are escaped, beyond
+// ASCII, too.
 void AppendJsonString(absl::string_view text, std::string* out);
 // Appends null for an empty text.
 void AppendJsonStringOrNull(absl::string_view text, std::string* out);

@@ -233,6 +233,13 @@ TEST(JsonTextTest, AStringHasNoLineEndOfAnyReader) {
             "\\u2029\u00e9\"");
 }
 
+// Terminals obey the controls of C1 as those of ASCII.
+TEST(JsonTextTest, AStringHasNoControlCharacter) {
+  std::string json;
+  AppendJsonString("\x1b\x7f\u0080\u009b\u009f\u00a0", &json);
+  EXPECT_EQ(json, "\"\\u001b\\u007f\\u0080\\u009b\\u009f\u00a0\"");
+}
+
 TEST(HttpRequestTest, OnlyHexDigitsAreUnescaped) {
   HttpRequest request;
   request.query = "a=%41%2f&b=%+1%%%20%4&b=2&c=1+2";
