@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/cli/output.h"
 
 namespace ringfleet::coordinator::cli {
 
@@ -57,19 +57,16 @@ int ExitCode(const absl::Status& status) {
 }
 
 void PrintError(const absl::Status& status, bool json) {
-  // Messages may come from a peer: neither line breaks nor terminal escapes.
-  std::string line(status.message());
-  for (char& c : line) {
-    if (absl::ascii_iscntrl(c)) c = ' ';
-  }
-  fprintf(stderr, "ringfleet: %s\n", line.c_str());
+  // Messages may come from a peer.
+  fprintf(stderr, "ringfleet: %s\n", OneLine(status.message()).c_str());
   if (!json) return;
   const nlohmann::ordered_json error = {
       {"error",
        {{"code", absl::StatusCodeToString(status.code())},
         {"message", std::string(status.message())}}}};
   printf("%s\n",
-         error.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+         EscapeControls(error.dump(-1, ' ', false,
+                                   nlohmann::json::error_handler_t::replace))
              .c_str());
 }
 

@@ -22,10 +22,12 @@ Json JsonArray(const Repeated& values) {
 }
 
 // Prints a JSON document as one line on stdout. Replaces bytes that are not
-// UTF-8 by U+FFFD, and infinities and NaN by null. Errors: those of PrintText.
+// UTF-8 by U+FFFD, and infinities and NaN by null. Escapes control characters.
+// Errors: those of PrintText.
 inline absl::Status PrintJson(const Json& document) {
-  return PrintText(
-      document.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  return PrintText(EscapeControls(document.dump(
+                       -1, ' ', false, Json::error_handler_t::replace)) +
+                   "\n");
 }
 
 }  // namespace ringfleet::coordinator::cli

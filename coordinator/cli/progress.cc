@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/cli/output.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -32,7 +33,8 @@ void Progress::Clear() {
   drawn_ = false;
 }
 
-void Progress::Draw(const std::string& line) {
+void Progress::Draw(const std::string& text) {
+  const std::string line = OneLine(text);
   if (line == last_) return;
   last_ = line;
   if (!terminal_) return;

@@ -28,7 +28,7 @@ class Progress {
              absl::string_view more = "");
 
  private:
-  void Draw(const std::string& line);
+  void Draw(const std::string& text);
   void Clear();
 
   const bool terminal_;

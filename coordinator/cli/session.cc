@@ -18,6 +18,7 @@
 #include "cluster/rpc/channel.h"
 #include "coordinator/cli/fleet_json.h"
 #include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/output.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -160,9 +161,10 @@ absl::Status Session::Connect(const SessionOptions& options) {
       (state.state() != v1::FLEET_STATE_FAILED || !IsWhole(state));
   if (options.runs_jobs && waits) {
     // A user who sees nothing would take it for a hang.
-    std::fprintf(stderr, "fleet %s is %s%s%s: waiting until it is ready\n",
-                 state.name().c_str(), FleetStateName(state.state()).c_str(),
-                 state.error().empty() ? "" : ", ", state.error().c_str());
+    std::fprintf(
+        stderr, "fleet %s is %s%s%s: waiting until it is ready\n",
+        OneLine(state.name()).c_str(), FleetStateName(state.state()).c_str(),
+        state.error().empty() ? "" : ", ", OneLine(state.error()).c_str());
   }
   return absl::OkStatus();
 }

@@ -5,11 +5,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/cli/output.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
 
-std::string Padded(const std::string& text, const TableColumn& column) {
+std::string Padded(const std::string& cell, const TableColumn& column) {
+  const std::string text = OneLine(cell);
   // Continuation bytes of UTF-8 take no room.
   const auto characters =
       std::count_if(text.begin(), text.end(), [](char byte) {

@@ -21,7 +21,8 @@ class Table {
   // Returns the two lines of the header: the names of the columns, and the
   // rule.
   std::string Header() const;
-  // Returns one row. Requires a cell for each column.
+  // Returns one row. Requires a cell for each column. Cells lose their control
+  // characters, as by OneLine.
   std::string Row(const std::vector<std::string>& cells) const;
 
   // Appends a row to text().

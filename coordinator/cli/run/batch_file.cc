@@ -98,9 +98,11 @@ absl::StatusOr<v1::GetJobResponse> Send(Session& session,
 
 void PrintLineErrors(const std::string& file, const v1::BatchInfo& batch) {
   for (const v1::BatchInfo::LineError& error : batch.errors()) {
-    const std::string place =
-        error.line() == 0 ? file : absl::StrCat(file, ":", error.line());
-    std::fprintf(stderr, "%s: %s\n", place.c_str(), error.message().c_str());
+    const std::string text =
+        absl::StrCat(file, error.line() == 0 ? "" : ":",
+                     error.line() == 0 ? "" : absl::StrCat(error.line()), ": ",
+                     error.message());
+    std::fprintf(stderr, "%s\n", OneLine(text).c_str());
   }
 }
 
@@ -275,7 +277,7 @@ absl::Status RunBatchFile(SessionOptions session_options,
   }
   const bool waits = options.follow || !options.output.empty();
   if (!waits) return session->Finish(absl::OkStatus(), invocation, print);
-  std::fprintf(stderr, "batch %s: %lld lines\n", job.id().c_str(),
+  std::fprintf(stderr, "batch %s: %lld lines\n", OneLine(job.id()).c_str(),
                static_cast<long long>(job.batch().total()));
   if (!options.output.empty()) {
     auto opened = OutputFile::Open(options.output);
@@ -296,8 +298,8 @@ absl::Status RunBatchFile(SessionOptions session_options,
     const auto ended = StateOf(*session, job.id());
     if (ended.ok()) {
       job = ended->job();
-      std::fprintf(stderr, "batch %s: %s\n", job.id().c_str(),
-                   BatchSummary(job).c_str());
+      std::fprintf(stderr, "batch %s: %s\n", OneLine(job.id()).c_str(),
+                   OneLine(BatchSummary(job)).c_str());
       if (job.error_code() != 0) {
         status = absl::Status(static_cast<absl::StatusCode>(job.error_code()),
                               job.error());

@@ -79,8 +79,9 @@ void PrintSummary(const Generated& generated, bool is_loaded_for_this) {
 
 void PrintWaiting(const std::string& reason) {
   std::fprintf(stderr, "%s\n",
-               reason.empty() ? "the fleet is ready again"
-                              : absl::StrCat("waiting: ", reason).c_str());
+               reason.empty()
+                   ? "the fleet is ready again"
+                   : absl::StrCat("waiting: ", OneLine(reason)).c_str());
 }
 
 absl::Status PrintPiece(const AnswerPiece& piece, bool last) {

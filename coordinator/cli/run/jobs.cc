@@ -287,11 +287,12 @@ absl::Status PrintState(const JobOptions& options,
   }
   if (options.follow && !job.has_batch()) return absl::OkStatus();
   const std::string remark = RemarkOf(job);
-  return PrintText(absl::StrCat(
+  const std::string state = absl::StrCat(
       "job ", job.id(), ": ", KindName(job.kind()), ", ", StateName(job),
       job.ended_unix_ms() == 0 ? " for " : " after ", AgeOf(job), ", prompt ",
-      job.prompt_n(), " tokens, ", job.predicted_n(), " generated",
-      remark.empty() ? "" : absl::StrCat("\n", remark), "\n"));
+      job.prompt_n(), " tokens, ", job.predicted_n(), " generated");
+  return PrintText(absl::StrCat(OneLine(state), remark.empty() ? "" : "\n",
+                                OneLine(remark), "\n"));
 }
 
 // Shows a batch of which `response` is the state so far.

@@ -29,5 +29,13 @@ TEST(TableTest, CellsArePaddedToTheWidthInCharacters) {
             "| longer than 6 |        1 |\n");
 }
 
+TEST(TableTest, CellsHaveNoControls) {
+  const Table table({{"name", false, 6}, {"remark"}});
+  EXPECT_EQ(table.Row({"a\nb",
+                       "\x1b[31mred\x07 \xc2\x9b"
+                       "2J\xff"}),
+            "| a b    |  [31mred   2J\xef\xbf\xbd |\n");
+}
+
 }  // namespace
 }  // namespace ringfleet::coordinator::cli
