@@ -38,10 +38,13 @@ void AppendTextOrNull(absl::string_view name, absl::string_view text,
   AppendJsonStringOrNull(text, out);
 }
 
-// Returns "24h" of a day. A batch that never expires has the window "none".
+// Returns "24h" of a day, and "90s" where hours do not suffice. A batch that
+// never expires has the window "none".
 std::string WindowOf(const BatchRecord& batch) {
   if (batch.expires_ms == 0) return "none";
-  return absl::StrCat((batch.expires_ms - batch.created_ms) / kHourMs, "h");
+  const int64_t ms = batch.expires_ms - batch.created_ms;
+  return ms % kHourMs == 0 ? absl::StrCat(ms / kHourMs, "h")
+                           : absl::StrCat(ms / 1000, "s");
 }
 
 }  // namespace

@@ -41,6 +41,17 @@ CLI::Validator Utf8Path() {
       "");
 }
 
+CLI::Validator Utf8Text() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        const absl::Status status = CheckUtf8(text);
+        if (status.ok()) return "";
+        return absl::StrCat("'", absl::CHexEscape(text),
+                            "': ", status.message());
+      },
+      "");
+}
+
 CLI::Validator NotEmpty() {
   return CLI::Validator(
       [](std::string& text) -> std::string {

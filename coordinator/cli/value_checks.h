@@ -11,6 +11,10 @@ namespace ringfleet::coordinator::cli {
 // UTF-8.
 CLI::Validator Utf8Path();
 
+// Returns a check for texts that travel in a protobuf string: a text must be
+// UTF-8.
+CLI::Validator Utf8Text();
+
 // Returns a check for lists: an empty list is an error. An option that is not
 // given has a default.
 CLI::Validator NotEmpty();

@@ -163,6 +163,7 @@ absl::Status BatchCalls::Submit(
   batch.endpoint = wanted.endpoint();
   if (!wanted.key().empty()) batch.client_key = wanted.key();
   if (wanted.priority() != 0) batch.priority = wanted.priority();
+  batch.window_seconds = (int64_t{wanted.timeout_ms()} + 999) / 1000;
   FileRecord file;
   file.purpose = "batch";
   file.name = wanted.file_name();

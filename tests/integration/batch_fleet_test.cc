@@ -411,6 +411,63 @@ TEST_F(BatchFleetTest, LinesWithErrorsAreNamedAndNothingRuns) {
   EXPECT_THAT(both.errors, HasSubstr("--temp"));
 }
 
+TEST_F(BatchFleetTest, OptionsThatMeanNothingAreNamed) {
+  const std::string file = WriteLines(1, 1);
+  const auto expect = [this](Arguments arguments, const std::string& error) {
+    arguments.insert(arguments.begin(), {"submit", "--coordinator", "a:1"});
+    const Finished refused = Cli(arguments);
+    EXPECT_EQ(refused.code, 2) << refused.output;
+    EXPECT_EQ(refused.error_line().substr(0, error.size()), error);
+  };
+  for (const char* const option : {"--name", "--key", "--endpoint"}) {
+    const std::string name = option;
+    expect({"-p", "a", name, "x"},
+           "usage: " + name + " without FILE, want a file of lines");
+    expect({file, name, "\xff"}, "usage: " + name + ": '\\xff': text is not");
+  }
+  expect({"-p", "a", "-o", File("out")}, "usage: --output without FILE");
+  expect({"-p", "a", "--follow"}, "usage: --follow without FILE");
+  expect({file, "-p", "a"},
+         "usage: --prompt beside " + file + ", want one of them");
+  expect({file, "--detach"},
+         "usage: --detach beside " + file + ", a batch is always detached");
+  expect({file, "--trace", File("trace")},
+         "usage: --trace beside " + file + ", want it beside a prompt");
+  expect({file, "--top-k", "3"},
+         "usage: --top-k beside " + file + ", want it in the lines themselves");
+  for (const std::string priority : {"0", "-1"}) {
+    expect({file, "--priority", priority}, "usage: --priority " + priority +
+                                               " beside " + file +
+                                               ", want at least 1");
+  }
+  for (const char* const verb : {"show", "cancel"}) {
+    const Finished refused = Cli({verb, "\xff", "--coordinator", "a:1"});
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_THAT(refused.error_line(), HasSubstr("usage: ID: '\\xff': text is"));
+  }
+}
+
+TEST_F(BatchFleetTest, ATimeoutEndsABatch) {
+  ASSERT_NO_FATAL_FAILURE(StartOn("store"));
+  const std::string lines = WriteLines(2, 2);
+  const std::string late = Submit(lines, {"--timeout", "1h"});
+  const Finished waiting = Cli({"show", late, "--cluster", cluster()});
+  EXPECT_THAT(waiting.output, HasSubstr("\nexpires in 59m"));
+  // A name that no protobuf string may have.
+  const std::string file = File("\xff.jsonl");
+  std::filesystem::copy_file(lines, file);
+  const std::string id = Submit(file, {"--timeout", "1s"});
+  const Finished followed =
+      Cli({"show", id, "--cluster", cluster(), "--follow", "--json"});
+  EXPECT_EQ(followed.code, 3);
+  EXPECT_THAT(followed.errors, HasSubstr("ringfleet: the batch has expired"));
+  const json shown = followed.document();
+  EXPECT_EQ(shown["state"], "expired");
+  EXPECT_EQ(shown["failed"], 2);
+  EXPECT_EQ(shown["expires"].get<int64_t>() - shown["created"].get<int64_t>(),
+            1);
+}
+
 TEST_F(BatchFleetTest, JobsAndShowKnowBatches) {
   ASSERT_NO_FATAL_FAILURE(StartOn("store"));
   const std::string file = WriteLines(5, 4);

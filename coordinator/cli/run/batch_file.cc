@@ -21,6 +21,8 @@
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/output_file.h"
 #include "coordinator/cli/progress.h"
+#include "coordinator/cli/value_checks.h"
+#include "coordinator/tokenizer/utf8.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -52,7 +54,8 @@ absl::StatusOr<v1::GetJobResponse> StateOf(Session& session,
 // Sends the file. Shows how much of it has gone.
 absl::StatusOr<v1::GetJobResponse> Send(Session& session,
                                         const BatchOptions& options,
-                                        int32_t priority) {
+                                        const JobSettings& job) {
+  RF_ASSIGN_OR_RETURN(const uint32_t timeout_ms, TimeoutMs(job.timeout));
   std::FILE* const file = std::fopen(options.file.c_str(), "rbe");
   if (file == nullptr) {
     return absl::NotFoundError(
@@ -69,8 +72,11 @@ absl::StatusOr<v1::GetJobResponse> Send(Session& session,
   batch.set_name(options.name);
   batch.set_endpoint(options.endpoint);
   batch.set_key(options.key);
-  batch.set_priority(priority);
-  batch.set_file_name(options.file.substr(options.file.find_last_of('/') + 1));
+  batch.set_priority(job.priority);
+  batch.set_timeout_ms(timeout_ms);
+  // A file may have any name.
+  AppendLossy(options.file.substr(options.file.find_last_of('/') + 1),
+              batch.mutable_file_name());
   Progress progress;
   std::string part(kPartBytes, '\0');
   uint64_t sent = 0;
@@ -104,6 +110,16 @@ void PrintLineErrors(const std::string& file, const v1::BatchInfo& batch) {
                      error.message());
     std::fprintf(stderr, "%s\n", OneLine(text).c_str());
   }
+}
+
+// Returns what to do about an option that has no meaning beside a file.
+const char* AdviceOn(const std::string& option) {
+  if (option == "--prompt" || option == "--file" || option == "--prompt-ids") {
+    return "want one of them";
+  }
+  if (option == "--detach") return "a batch is always detached";
+  if (option == "--trace") return "want it beside a prompt";
+  return "want it in the lines themselves";
 }
 
 // Waits for another try. CANCELLED: an interrupt.
@@ -185,17 +201,49 @@ void AddBatchOptions(CLI::App& app, const std::vector<std::string>& shared,
       "FILE", options.file,
       "A batch: one request a line, in the form of OpenAI's batches, or "
       "{\"prompt\": ...} or {\"messages\": ...} with the fields of the API");
-  app.add_option("--name", options.name, "Name of the batch, for people");
-  app.add_option("--key", options.key,
-                 "The same key again returns the same batch, so that a "
-                 "submission can be repeated");
-  app.add_option("--endpoint", options.endpoint,
-                 "Endpoint of all lines: /v1/chat/completions or "
-                 "/v1/completions [each line's own]");
-  app.add_flag("--follow", options.follow,
-               "Wait, and print the results in the order of the input");
-  app.add_option("-o,--output", options.output,
-                 "Wait, and write the results to this file");
+  options.own = {
+      app.add_option("--name", options.name, "Name of the batch, for people")
+          ->check(Utf8Text()),
+      app.add_option("--key", options.key,
+                     "The same key again returns the same batch, so that a "
+                     "submission can be repeated")
+          ->check(Utf8Text()),
+      app.add_option("--endpoint", options.endpoint,
+                     "Endpoint of all lines: /v1/chat/completions or "
+                     "/v1/completions [each line's own]")
+          ->check(Utf8Text()),
+      app.add_flag("--follow", options.follow,
+                   "Wait, and print the results in the order of the input"),
+      app.add_option("-o,--output", options.output,
+                     "Wait, and write the results to this file")};
+  CLI::Option* const priority = app.get_option("--priority");
+  priority->description(absl::StrCat(priority->get_description(),
+                                     ". A batch has 100 unless told otherwise, "
+                                     "and at least 1"));
+  options.priority = priority;
+}
+
+absl::Status CheckBatchOptions(const BatchOptions& options) {
+  if (options.file.empty()) {
+    for (const CLI::Option* const own : options.own) {
+      if (own->count() == 0) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "usage: ", own->get_name(), " without FILE, want a file of lines"));
+    }
+    return absl::OkStatus();
+  }
+  for (const CLI::Option* const other : options.others) {
+    if (other->count() == 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("usage: ", other->get_name(), " beside ", options.file,
+                     ", ", AdviceOn(other->get_name())));
+  }
+  if (options.priority->count() > 0 && options.priority->as<int32_t>() < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("usage: --priority ", options.priority->as<int32_t>(),
+                     " beside ", options.file, ", want at least 1"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ReadResults(
@@ -245,14 +293,8 @@ absl::Status ReadResults(
 }
 
 absl::Status RunBatchFile(SessionOptions session_options,
-                          const BatchOptions& options, int32_t priority,
-                          Invocation& invocation) {
-  for (const CLI::Option* const other : options.others) {
-    if (other->count() == 0) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("usage: ", other->get_name(), " beside ", options.file,
-                     ", want it in the lines themselves"));
-  }
+                          const BatchOptions& options,
+                          const JobSettings& settings, Invocation& invocation) {
   std::unique_ptr<OutputFile> file;
   if (!options.output.empty()) {
     RF_RETURN_IF_ERROR(OutputFile::Check(options.output));
@@ -260,7 +302,7 @@ absl::Status RunBatchFile(SessionOptions session_options,
   session_options.runs_jobs = false;  // Lines are checked without workers.
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                       Session::Open(session_options));
-  absl::StatusOr<v1::GetJobResponse> made = Send(*session, options, priority);
+  absl::StatusOr<v1::GetJobResponse> made = Send(*session, options, settings);
   if (!made.ok()) return session->Finish(made.status());
   v1::JobInfo& job = *made->mutable_job();
   const auto print = [&job] {

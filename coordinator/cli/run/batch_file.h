@@ -13,14 +13,18 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/run/job_options.h"
 #include "coordinator/cli/session.h"
 #include "protos/coordinator.pb.h"
 
 namespace ringfleet::coordinator::cli {
 
 struct BatchOptions {
-  // Options of the verb that have no meaning beside the file.
+  // Options of the verb that have no meaning beside the file,
   std::vector<const CLI::Option*> others;
+  // and those that have none without it.
+  std::vector<const CLI::Option*> own;
+  const CLI::Option* priority = nullptr;
   std::string file;  // Empty: no batch is submitted.
   std::string name;
   std::string key;
@@ -30,18 +34,22 @@ struct BatchOptions {
 };
 
 // Adds the file and the options that only batches have. Options that `app` has
-// before, but for those of `shared`, may not be given beside the file.
+// before, but for those of `shared`, may not be given beside the file. `shared`
+// has --priority.
 void AddBatchOptions(CLI::App& app, const std::vector<std::string>& shared,
                      BatchOptions& options);
+
+// Checks that the options that were given have a meaning together.
+// Errors: INVALID_ARGUMENT names the option that has none.
+absl::Status CheckBatchOptions(const BatchOptions& options);
 
 // Submits the file, and prints {"id","state","total"}. With `follow` or
 // `output`, waits for the results, and prints or writes them instead; with
 // `output` and --json prints both, each in its place.
 //
-// Errors: INVALID_ARGUMENT: lines have errors, which are on stderr, or an
-// option has no meaning beside the file.
+// Errors: INVALID_ARGUMENT: lines have errors, which are on stderr.
 absl::Status RunBatchFile(SessionOptions session, const BatchOptions& options,
-                          int32_t priority, Invocation& invocation);
+                          const JobSettings& job, Invocation& invocation);
 
 // Which results of a batch are wanted.
 struct ResultOptions {

@@ -51,7 +51,8 @@ constexpr char kSubmitFooter[] = R"(
 With a FILE of JSON Lines it is a batch: all lines are checked, then they run
 beside other jobs at a low priority, and each has one result, whatever fails
 meanwhile. The call prints {"id","state","total"}; `ringfleet show ID` has the
-state and the results, also after a restart of the coordinator.
+state and the results, also after a restart of the coordinator. With --timeout
+it expires then, and keeps the results that it has.
 
 With a prompt the text streams back. A job outlives the loss of a worker: it waits for the
 worker's return and goes on where it stopped. --detach prints the job's id and
@@ -159,14 +160,17 @@ void RegisterSubmit(CLI::App& app, Invocation& invocation) {
   verb->add_flag("--detach", options->detach,
                  "Print {\"id\"} and leave the job running")
       ->excludes(trace);
-  AddBatchOptions(*verb, {"--cluster", "--coordinator", "--priority", "--json"},
-                  options->batch);
+  AddBatchOptions(
+      *verb,
+      {"--cluster", "--coordinator", "--timeout", "--priority", "--json"},
+      options->batch);
   verb->callback([options, &invocation] {
     invocation.json = options->json;
-    invocation.run = [options, &invocation] {
+    invocation.run = [options, &invocation]() -> absl::Status {
+      RF_RETURN_IF_ERROR(CheckBatchOptions(options->batch));
       if (!options->batch.file.empty()) {
-        return RunBatchFile(options->session, options->batch,
-                            options->job.priority, invocation);
+        return RunBatchFile(options->session, options->batch, options->job,
+                            invocation);
       }
       return Run(*options, invocation);
     };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/run/jobs.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "coordinator/cli/run/generated.h"
 #include "coordinator/cli/session.h"
 #include "coordinator/cli/table.h"
+#include "coordinator/cli/value_checks.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -138,6 +140,19 @@ std::string RemarkOf(const v1::JobInfo& job) {
   return job.error().empty() ? job.waits_for() : job.error();
 }
 
+// Returns a line that tells when a batch expires. Empty: never, or it has
+// ended.
+std::string ExpiryOf(const v1::JobInfo& job) {
+  const int64_t expires_ms = job.batch().expires_unix_ms();
+  if (expires_ms == 0 || job.ended_unix_ms() != 0) return "";
+  const absl::Duration left = absl::FromUnixMillis(expires_ms) - absl::Now();
+  return absl::StrCat(
+      "expires in ",
+      absl::FormatDuration(
+          absl::Trunc(std::max(left, absl::ZeroDuration()), absl::Seconds(1))),
+      "\n");
+}
+
 // The status that a job ended with.
 absl::Status ErrorOf(const v1::JobInfo& job) {
   return job.error_code() == 0
@@ -236,6 +251,9 @@ Json DetailsOf(const v1::BatchInfo& batch) {
                       {"message", error.message()}});
   }
   return {{"priority", batch.priority()},
+          {"expires", batch.expires_unix_ms() == 0
+                          ? Json()
+                          : Json(batch.expires_unix_ms() / 1000)},
           {"in_flight", batch.in_flight()},
           {"lines_per_second", batch.lines_per_second()},
           {"cached_n", batch.cached_tokens()},
@@ -292,7 +310,7 @@ absl::Status PrintState(const JobOptions& options,
       job.ended_unix_ms() == 0 ? " for " : " after ", AgeOf(job), ", prompt ",
       job.prompt_n(), " tokens, ", job.predicted_n(), " generated");
   return PrintText(absl::StrCat(OneLine(state), remark.empty() ? "" : "\n",
-                                OneLine(remark), "\n"));
+                                OneLine(remark), "\n", ExpiryOf(job)));
 }
 
 // Shows a batch of which `response` is the state so far.
@@ -373,6 +391,12 @@ CLI::App* AddJobVerb(CLI::App& app, const char* name, const char* description,
   return verb;
 }
 
+void AddIdOption(CLI::App& verb, JobOptions& options) {
+  verb.add_option("ID", options.id, "Id of the job")
+      ->required()
+      ->check(Utf8Text());
+}
+
 }  // namespace
 
 void RegisterJobs(CLI::App& app, Invocation& invocation) {
@@ -384,7 +408,7 @@ void RegisterShow(CLI::App& app, Invocation& invocation) {
   const auto options = std::make_shared<JobOptions>();
   CLI::App* verb = AddJobVerb(app, "show", "Show a job and its result",
                               kShowFooter, options, RunShow, invocation);
-  verb->add_option("ID", options->id, "Id of the job")->required();
+  AddIdOption(*verb, *options);
   auto* output = verb->add_flag("--output", options->output,
                                 "Print the results, each a line of JSON");
   verb->add_flag("--errors", options->errors,
@@ -399,7 +423,7 @@ void RegisterCancel(CLI::App& app, Invocation& invocation) {
   const auto options = std::make_shared<JobOptions>();
   CLI::App* verb = AddJobVerb(app, "cancel", "End a job", kCancelFooter,
                               options, RunCancel, invocation);
-  verb->add_option("ID", options->id, "Id of the job")->required();
+  AddIdOption(*verb, *options);
 }
 
 }  // namespace ringfleet::coordinator::cli

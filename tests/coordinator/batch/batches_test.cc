@@ -497,6 +497,19 @@ TEST_F(BatchesTest, CancellingKeepsWhatIsDone) {
   EXPECT_EQ(again->cancelled_ms, ended.cancelled_ms);
 }
 
+TEST_F(BatchesTest, AWindowOfNoWholeHoursIsInSeconds) {
+  const auto window = [](int64_t ms) {
+    BatchRecord batch;
+    batch.created_ms = 5;
+    if (ms > 0) batch.expires_ms = 5 + ms;
+    return nlohmann::json::parse(BatchJson(batch))["completion_window"];
+  };
+  EXPECT_EQ(window(0), "none");
+  EXPECT_EQ(window(30'000), "30s");
+  EXPECT_EQ(window(5'400'000), "5400s");
+  EXPECT_EQ(window(86'400'000), "24h");
+}
+
 TEST_F(BatchesTest, ExpiryIsByTheStoredDeadline) {
   jobs_.AnswerWith({}, v1::FINISH_REASON_UNSPECIFIED);
   NewBatch batch;

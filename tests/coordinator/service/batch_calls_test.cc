@@ -185,6 +185,28 @@ TEST_F(BatchCallsTest, ListsHavePagesOfTheOldestFirst) {
   EXPECT_EQ(next, "");
 }
 
+TEST_F(BatchCallsTest, ATimeoutIsTheWindow) {
+  const auto expiry = [this](uint32_t timeout_ms) {
+    int messages = 0;
+    v1::GetJobResponse made;
+    const absl::Status status = calls_.Submit(
+        [&](v1::SubmitBatchRequest* message) {
+          if (messages == 0)
+            message->mutable_batch()->set_timeout_ms(timeout_ms);
+          if (messages == 1) message->set_data("nonsense");
+          return ++messages <= 2;
+        },
+        [] { return false; }, &made);
+    EXPECT_EQ(status, absl::OkStatus());
+    EXPECT_EQ(made.job().created_unix_ms(), 10);
+    return made.job().batch().expires_unix_ms();
+  };
+  EXPECT_EQ(expiry(0), 0);
+  EXPECT_EQ(expiry(1), 1010);
+  EXPECT_EQ(expiry(30'000), 30'010);
+  EXPECT_EQ(expiry(UINT32_MAX), 10 + 4'294'968'000);
+}
+
 TEST_F(BatchCallsTest, AnEndedBatchIsNotCancelled) {
   Begin("batch_1", 1);
   Finish("batch_1");
