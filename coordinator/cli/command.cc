@@ -5,10 +5,16 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/cli/output.h"
 
 namespace ringfleet::coordinator::cli {
+namespace {
+
+constexpr char kJobIdPayload[] = "ringfleet/job-id";
+
+}  // namespace
 
 void AddFormatOptions(CLI::App& verb, const std::vector<std::string>& formats,
                       std::string* format, const char* names) {
@@ -56,14 +62,22 @@ int ExitCode(const absl::Status& status) {
   }
 }
 
+absl::Status WithJobId(absl::Status status, absl::string_view id) {
+  status.SetPayload(kJobIdPayload, absl::Cord(id));
+  return status;
+}
+
 void PrintError(const absl::Status& status, bool json) {
   // Messages may come from a peer.
   fprintf(stderr, "ringfleet: %s\n", OneLine(status.message()).c_str());
   if (!json) return;
-  const nlohmann::ordered_json error = {
+  nlohmann::ordered_json error = {
       {"error",
        {{"code", absl::StatusCodeToString(status.code())},
         {"message", std::string(status.message())}}}};
+  if (const auto id = status.GetPayload(kJobIdPayload)) {
+    error["error"]["id"] = std::string(*id);
+  }
   printf("%s\n",
          EscapeControls(error.dump(-1, ' ', false,
                                    nlohmann::json::error_handler_t::replace))

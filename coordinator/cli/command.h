@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace ringfleet::coordinator::cli {
 
@@ -42,8 +43,12 @@ void AddFormatOptions(CLI::App& verb, const std::vector<std::string>& formats,
 //   130, interrupted: CANCELLED, if this command was interrupted
 int ExitCode(const absl::Status& status);
 
+// Returns the error with the id of the job that it is about, for PrintError.
+absl::Status WithJobId(absl::Status status, absl::string_view id);
+
 // Prints "ringfleet: MESSAGE" as one line on stderr. If `json`, also prints
-// {"error":{"code":"UNAVAILABLE","message":"..."}} on stdout.
+// {"error":{"code":"UNAVAILABLE","message":"..."}} on stdout, with "id" behind
+// the message if the error is about a job.
 void PrintError(const absl::Status& status, bool json);
 
 }  // namespace ringfleet::coordinator::cli

@@ -26,6 +26,7 @@ namespace ringfleet::integration {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using ::testing::EndsWith;
 
 // Lines of a text, each a document.
 std::vector<json> LinesOf(const std::string& text) {
@@ -401,6 +402,25 @@ TEST_F(BatchFleetTest, LinesWithErrorsAreNamedAndNothingRuns) {
   EXPECT_THAT(refused.errors, HasSubstr("bad.jsonl:2: top_p: "));
   EXPECT_THAT(refused.errors, HasSubstr("bad.jsonl:3: "));
   EXPECT_THAT(refused.errors, HasSubstr("2 lines have errors"));
+  const Finished documented =
+      Cli({"submit", "--cluster", cluster(), File("bad.jsonl"), "--json"});
+  const json error = documented.document()["error"];
+  EXPECT_THAT(error["message"].get<std::string>(),
+              HasSubstr("2 lines have errors, nothing was run"));
+  const Finished listed = Cli({"show", error["id"].get<std::string>(),
+                               "--cluster", cluster(), "--errors"});
+  EXPECT_EQ(LinesOf(listed.output).size(), 2) << listed.errors;
+  testing::WriteFile(File("empty.jsonl"), "\n");
+  EXPECT_THAT(
+      Cli({"submit", "--cluster", cluster(), File("empty.jsonl")}).error_line(),
+      EndsWith("empty.jsonl: no line, want at least one"));
+  std::string many;
+  for (int i = 0; i < 120; ++i) many += "{\"\\u001b\\n\"\n";
+  testing::WriteFile(File("many.jsonl"), many);
+  EXPECT_THAT(
+      Cli({"submit", "--cluster", cluster(), File("many.jsonl")}).errors,
+      EndsWith("100 lines have errors, and the rest was not checked, nothing "
+               "was run\n"));
   const Finished missing =
       Cli({"submit", "--cluster", cluster(), File("none.jsonl")});
   EXPECT_EQ(missing.code, 2);

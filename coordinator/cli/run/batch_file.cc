@@ -102,14 +102,26 @@ absl::StatusOr<v1::GetJobResponse> Send(Session& session,
   return response;
 }
 
-void PrintLineErrors(const std::string& file, const v1::BatchInfo& batch) {
-  for (const v1::BatchInfo::LineError& error : batch.errors()) {
-    const std::string text =
-        absl::StrCat(file, error.line() == 0 ? "" : ":",
-                     error.line() == 0 ? "" : absl::StrCat(error.line()), ": ",
-                     error.message());
-    std::fprintf(stderr, "%s\n", OneLine(text).c_str());
+// Prints the errors of a batch's lines, and returns the one of the batch.
+absl::Status LineErrorsOf(const std::string& file, const v1::JobInfo& job) {
+  const auto& errors = job.batch().errors();
+  const auto lines = std::count_if(
+      errors.begin(), errors.end(),
+      [](const v1::BatchInfo::LineError& error) { return error.line() > 0; });
+  if (lines == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        file, ": ", errors.empty() ? job.error() : errors.at(0).message()));
   }
+  for (const v1::BatchInfo::LineError& error : errors) {
+    const std::string place =
+        error.line() == 0 ? file : absl::StrCat(file, ":", error.line());
+    std::fprintf(stderr, "%s\n",
+                 OneLine(absl::StrCat(place, ": ", error.message())).c_str());
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      file, ": ", lines, lines == 1 ? " line has" : " lines have", " errors",
+      errors.size() < kMostCheckErrors ? "" : ", and the rest was not checked",
+      ", nothing was run"));
 }
 
 // Returns what to do about an option that has no meaning beside a file.
@@ -311,11 +323,8 @@ absl::Status RunBatchFile(SessionOptions session_options,
                       {"total", job.batch().total()}});
   };
   if (job.state() == v1::JOB_STATE_FAILED) {
-    PrintLineErrors(options.file, job.batch());
-    const int errors = job.batch().errors_size();
-    return session->Finish(absl::InvalidArgumentError(absl::StrCat(
-        options.file, ": ", errors, errors == 1 ? " line has" : " lines have",
-        " errors, nothing was run")));
+    return session->Finish(
+        WithJobId(LineErrorsOf(options.file, job), job.id()));
   }
   const bool waits = options.follow || !options.output.empty();
   if (!waits) return session->Finish(absl::OkStatus(), invocation, print);
@@ -343,8 +352,10 @@ absl::Status RunBatchFile(SessionOptions session_options,
       std::fprintf(stderr, "batch %s: %s\n", OneLine(job.id()).c_str(),
                    OneLine(BatchSummary(job)).c_str());
       if (job.error_code() != 0) {
-        status = absl::Status(static_cast<absl::StatusCode>(job.error_code()),
-                              job.error());
+        status = WithJobId(
+            absl::Status(static_cast<absl::StatusCode>(job.error_code()),
+                         job.error()),
+            job.id());
       }
     }
   }

@@ -33,6 +33,9 @@ struct BatchOptions {
   std::string output;  // A file for the results; empty: none.
 };
 
+// The check of a file ends behind so many errors.
+inline constexpr int kMostCheckErrors = 100;
+
 // Adds the file and the options that only batches have. Options that `app` has
 // before, but for those of `shared`, may not be given beside the file. `shared`
 // has --priority.

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "coordinator/batch/batch_lines.h"
+
 namespace ringfleet::coordinator::cli {
 namespace {
 
