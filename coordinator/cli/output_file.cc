@@ -135,6 +135,10 @@ absl::Status OutputFile::Finish() {
       error_ = errno;
     }
   }
+  return status();
+}
+
+absl::Status OutputFile::status() const {
   return error_ == 0 ? absl::OkStatus()
                      : absl::ResourceExhaustedError(
                            Unwritable(path_, error_).message());

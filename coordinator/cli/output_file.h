@@ -33,8 +33,10 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  // Adds `text`. Finish returns an error if a Write has failed.
+  // Adds `text`. Does nothing after a Write that failed.
   void Write(absl::string_view text);
+  // Returns the error of the first Write that failed, as Finish does.
+  absl::Status status() const;
   // Completes the file and renames it to its name. Call once.
   // Errors: RESOURCE_EXHAUSTED: the file could not be written, for example to a
   // full disk.

@@ -342,7 +342,7 @@ absl::Status RunBatchFile(SessionOptions session_options,
       ReadResults(*session, results, [&file](absl::string_view line) {
         if (file == nullptr) return PrintText(line);
         file->Write(line);
-        return absl::OkStatus();
+        return file->status();
       });
   if (status.ok() && file != nullptr) status = file->Finish();
   if (status.ok()) {

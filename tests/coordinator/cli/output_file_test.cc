@@ -123,6 +123,11 @@ TEST(OutputFileTest, WhatIsNoRegularFileIsWrittenTo) {
   ASSERT_TRUE(WriteOutputFile(folder.File("null"), "nowhere").ok());
   EXPECT_TRUE(fs::is_character_file(folder.File("null")));
   ASSERT_TRUE(OutputFile::Check("/dev/full").ok());
+  auto full = OutputFile::Open("/dev/full");
+  ASSERT_TRUE(full.ok()) << full.status();
+  EXPECT_TRUE((*full)->status().ok());
+  (*full)->Write(std::string(100'000, 'x'));
+  EXPECT_TRUE(absl::IsResourceExhausted((*full)->status()));
   EXPECT_EQ(WriteOutputFile("/dev/full", "text"),
             absl::ResourceExhaustedError(
                 "/dev/full: cannot be written: No space left on device"));
