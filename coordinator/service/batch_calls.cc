@@ -114,7 +114,7 @@ void BatchCalls::Describe(const BatchRecord& batch, v1::JobInfo* info) const {
   if (!batch.has_ended() && !trouble.ok()) {
     info->set_waits_for(std::string(trouble.message()));
   } else if (!batch.has_ended() && batch.model != batches_->served_name()) {
-    info->set_waits_for(absl::StrCat("the model ", batch.model));
+    info->set_waits_for(absl::StrCat("waits for the model ", batch.model));
   }
   if (batch.state == kBatchFailed) {
     info->set_error_code(

@@ -502,8 +502,19 @@ TEST_F(BatchFleetTest, JobsAndShowKnowBatches) {
   EXPECT_EQ(job["kind"], "batch");
   EXPECT_EQ(job["state"], "in_progress");
   EXPECT_EQ(job["total"], 5);
+  const std::string wild =
+      Submit(file, {"--name", "a\x1b[2J\nb", "--priority", "1"});
+  for (const Arguments& verb : {Arguments{"jobs"}, Arguments{"show", wild}}) {
+    Arguments arguments = verb;
+    arguments.insert(arguments.end(), {"--cluster", cluster()});
+    const Finished shown = Cli(arguments);
+    EXPECT_THAT(shown.output, HasSubstr("a [2J b: in_progress"))
+        << shown.errors;
+  }
   const Finished cancelled = Cli({"cancel", id, "--cluster", cluster()});
   EXPECT_EQ(cancelled.code, 0) << cancelled.errors;
+  EXPECT_THAT(Cli({"jobs", "--cluster", cluster()}).output,
+              HasSubstr("night: 0 of 5 lines completed, the batch was "));
   const Finished followed =
       Cli({"show", id, "--cluster", cluster(), "--follow", "--json"});
   EXPECT_EQ(followed.document()["state"], "cancelled") << followed.errors;

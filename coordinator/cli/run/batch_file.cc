@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "cluster/process/status.h"
 #include "cluster/process/status_macros.h"
@@ -150,7 +152,33 @@ std::string RateText(double rate) {
                    : absl::StrFormat("%.0f", rate);
 }
 
-// Asks for a batch's state in a thread of its own, and shows it.
+// Returns "12 of 400 lines, 2 failed, 3.1 lines/s, 2m left" and what the batch
+// waits for.
+std::string CountsOf(const v1::JobInfo& job) {
+  const v1::BatchInfo& batch = job.batch();
+  std::vector<std::string> parts;
+  if (batch.total() > 0) {
+    parts.push_back(absl::StrCat(batch.completed() + batch.failed(), " of ",
+                                 batch.total(), " lines"));
+  }
+  if (batch.failed() > 0) {
+    parts.push_back(absl::StrCat(batch.failed(), " failed"));
+  }
+  const int64_t left = batch.total() - batch.completed() - batch.failed();
+  const bool runs = job.ended_unix_ms() == 0 && job.waits_for().empty();
+  if (runs && left > 0 && batch.lines_per_second() > 0) {
+    const auto seconds = static_cast<double>(left) / batch.lines_per_second();
+    parts.push_back(absl::StrFormat(
+        "%s lines/s, %s left", RateText(batch.lines_per_second()),
+        absl::FormatDuration(
+            absl::Trunc(absl::Seconds(seconds), absl::Seconds(1)))));
+  }
+  if (!job.waits_for().empty()) parts.push_back(job.waits_for());
+  return absl::StrJoin(parts, ", ");
+}
+
+// Asks for a batch's state in a thread of its own, and shows it. Tells whether
+// the coordinator is away where there is no terminal, too.
 class ShownProgress {
  public:
   ShownProgress(Session& session, std::string id)
@@ -181,24 +209,21 @@ class ShownProgress {
 }  // namespace
 
 std::string BatchSummary(const v1::JobInfo& job) {
+  const std::string counts = CountsOf(job);
+  return absl::StrCat(job.batch().state(), counts.empty() ? "" : ", ", counts);
+}
+
+std::string BatchRemark(const v1::JobInfo& job) {
   const v1::BatchInfo& batch = job.batch();
-  std::string text = batch.state();
-  if (batch.total() > 0) {
-    absl::StrAppend(&text, ", ", batch.completed() + batch.failed(), " of ",
-                    batch.total(), " lines");
-  }
-  if (batch.failed() > 0)
-    absl::StrAppend(&text, ", ", batch.failed(), " failed");
-  const int64_t left = batch.total() - batch.completed() - batch.failed();
-  if (job.ended_unix_ms() == 0 && left > 0 && batch.lines_per_second() > 0) {
-    const auto seconds = static_cast<double>(left) / batch.lines_per_second();
-    absl::StrAppendFormat(&text, ", %s lines/s, %s left",
-                          RateText(batch.lines_per_second()),
-                          absl::FormatDuration(absl::Trunc(
-                              absl::Seconds(seconds), absl::Seconds(1))));
-  }
-  if (!job.waits_for().empty()) absl::StrAppend(&text, ", ", job.waits_for());
-  return text;
+  const std::string name =
+      batch.name().empty() ? "" : absl::StrCat(batch.name(), ": ");
+  if (job.error().empty()) return name + BatchSummary(job);
+  // All lines have a result then, which may be the end of the batch.
+  const std::string counts =
+      batch.total() == 0 ? ""
+                         : absl::StrCat(batch.completed(), " of ",
+                                        batch.total(), " lines completed, ");
+  return absl::StrCat(name, counts, job.error());
 }
 
 void AddBatchOptions(CLI::App& app, const std::vector<std::string>& shared,

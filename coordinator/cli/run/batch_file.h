@@ -72,7 +72,12 @@ absl::Status ReadResults(
     const std::function<absl::Status(absl::string_view line)>& take);
 
 // Returns "in_progress, 12 of 400 lines, 2 failed, 3.1 lines/s, 2 min left".
+// A batch that waits has no rate.
 std::string BatchSummary(const v1::JobInfo& job);
+
+// Returns what lists say of a batch: "night: in_progress, 12 of 400 lines", or
+// "night: 36 of 400 lines completed, the batch has expired".
+std::string BatchRemark(const v1::JobInfo& job);
 
 }  // namespace ringfleet::coordinator::cli
 

@@ -132,11 +132,7 @@ std::string AgeOf(const v1::JobInfo& job) {
 }
 
 std::string RemarkOf(const v1::JobInfo& job) {
-  if (job.has_batch() && job.error().empty()) {
-    return absl::StrCat(job.batch().name(),
-                        job.batch().name().empty() ? "" : ": ",
-                        BatchSummary(job));
-  }
+  if (job.has_batch()) return BatchRemark(job);
   return job.error().empty() ? job.waits_for() : job.error();
 }
 

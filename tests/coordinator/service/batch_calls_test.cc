@@ -172,7 +172,7 @@ TEST_F(BatchCallsTest, ListsHavePagesOfTheOldestFirst) {
   ASSERT_EQ(page.jobs_size(), 2);
   EXPECT_EQ(page.jobs(0).id(), "batch_1");
   EXPECT_EQ(page.jobs(1).batch().total(), 2);
-  EXPECT_EQ(page.jobs(1).waits_for(), "the model other");
+  EXPECT_EQ(page.jobs(1).waits_for(), "waits for the model other");
   EXPECT_EQ(next, "batch_2");
   page.Clear();
   ASSERT_EQ(calls_.List(next, 2, &page, &next), absl::OkStatus());
