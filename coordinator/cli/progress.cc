@@ -1,19 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/progress.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/output.h"
+#include "coordinator/tokenizer/utf8.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
 
 constexpr int kBarWidth = 24;
+
+// Returns " 41 % |##########              |".
+std::string ShareBar(uint64_t done, uint64_t total) {
+  const double share =
+      total == 0 ? 0 : std::min(1.0, static_cast<double>(done) / total);
+  const int filled = static_cast<int>(share * kBarWidth);
+  return absl::StrFormat("%3.0f %% |%s%s|", 100 * share,
+                         std::string(filled, '#'),
+                         std::string(kBarWidth - filled, ' '));
+}
+
+// Returns as much of a line as the terminal has room for: one that wraps cannot
+// be cleared.
+std::string FittingPart(const std::string& line) {
+  winsize size = {};
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 2) {
+    return line;
+  }
+  size_t end = 0;
+  int columns = 0;
+  while (end < line.size() && ++columns < size.ws_col) {
+    end += NextUtf8(absl::string_view(line).substr(end)).size;
+  }
+  return line.substr(0, end);
+}
 
 }  // namespace
 
@@ -25,9 +53,9 @@ std::string HumanBytes(double bytes) {
 
 Progress::Progress() : terminal_(isatty(STDERR_FILENO) == 1) {}
 
-Progress::~Progress() { Clear(); }
+Progress::~Progress() { Hide(); }
 
-void Progress::Clear() {
+void Progress::Hide() {
   if (!terminal_ || !drawn_) return;
   std::fputs("\r\033[K", stderr);
   drawn_ = false;
@@ -37,7 +65,12 @@ void Progress::Draw(const std::string& text) {
   const std::string line = OneLine(text);
   if (line == last_) return;
   last_ = line;
-  if (!terminal_) return;
+  Show();
+}
+
+void Progress::Show() {
+  if (!terminal_ || last_.empty()) return;
+  const std::string line = FittingPart(last_);
   std::fprintf(stderr, "\r\033[K%s", line.c_str());
   std::fflush(stderr);
   drawn_ = true;
@@ -45,20 +78,20 @@ void Progress::Draw(const std::string& text) {
 
 void Progress::Phase(absl::string_view text) { Draw(std::string(text)); }
 
+void Progress::Share(uint64_t done, uint64_t total, absl::string_view text) {
+  Draw(absl::StrCat(ShareBar(done, total), " ", text));
+}
+
 void Progress::Bytes(absl::string_view label, uint64_t done, uint64_t total,
                      absl::string_view more) {
   const auto now = std::chrono::steady_clock::now();
   if (!counting_) begun_ = now;
   counting_ = true;
   const double seconds = std::chrono::duration<double>(now - begun_).count();
-  const double share =
-      total == 0 ? 0 : std::min(1.0, static_cast<double>(done) / total);
   const double rate = seconds > 0 ? done / seconds : 0;
-  const int filled = static_cast<int>(share * kBarWidth);
-  std::string line = absl::StrFormat("%s %3.0f %% |%s%s| %s of %s", label,
-                                     100 * share, std::string(filled, '#'),
-                                     std::string(kBarWidth - filled, ' '),
-                                     HumanBytes(done), HumanBytes(total));
+  std::string line =
+      absl::StrFormat("%s %s %s of %s", label, ShareBar(done, total),
+                      HumanBytes(done), HumanBytes(total));
   if (rate > 0 && seconds > 0.5) {
     absl::StrAppendFormat(&line, "  %s/s  ETA %.0f s", HumanBytes(rate),
                           (total - std::min(done, total)) / rate);

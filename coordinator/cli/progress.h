@@ -14,7 +14,8 @@ namespace ringfleet::coordinator::cli {
 std::string HumanBytes(double bytes);
 
 // A progress line on stderr, which each call draws again in place. Draws
-// nothing if stderr is not a terminal. The destructor clears the line.
+// nothing if stderr is not a terminal. Cuts a text that is wider than the
+// terminal. The destructor clears the line.
 class Progress {
  public:
   Progress();
@@ -26,10 +27,17 @@ class Progress {
   // |######      | 1.3 GB of 3.2 GB  410.0 MB/s  ETA 5 s", then `more`.
   void Bytes(absl::string_view label, uint64_t done, uint64_t total,
              absl::string_view more = "");
+  // Shows the share `done` of `total`, such as " 41 % |######      | ", then
+  // `text`.
+  void Share(uint64_t done, uint64_t total, absl::string_view text);
+
+  // Clears the line, so that others can write, and draws it again.
+  void Hide();
+  void Show();
+  bool on_terminal() const { return terminal_; }
 
  private:
   void Draw(const std::string& text);
-  void Clear();
 
   const bool terminal_;
   std::string last_;

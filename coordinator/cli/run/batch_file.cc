@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -188,21 +189,63 @@ class ShownProgress {
     thread_.join();
   }
 
+  // Calls `print` while nothing is shown.
+  absl::Status Print(absl::FunctionRef<absl::Status()> print) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    progress_.Hide();
+    const absl::Status status = print();
+    progress_.Show();
+    return status;
+  }
+  // The coordinator has answered.
+  void NoteAnswer() {
+    const std::lock_guard<std::mutex> lock(mu_);
+    SetAway(false);
+  }
+
  private:
   void Loop(Session& session, const std::string& id) {
-    Progress progress;
     while (!ending_) {
-      const auto state = StateOf(session, id);
-      progress.Phase(state.ok() ? BatchSummary(state->job())
-                                : "waiting for the coordinator");
+      Draw(StateOf(session, id));
       const auto next = Clock::now() + kProgressTime;
       while (!ending_ && Clock::now() < next) {
         std::this_thread::sleep_for(kSleepLook);
       }
     }
   }
+  void Draw(const absl::StatusOr<v1::GetJobResponse>& state) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (ending_) return;
+    if (!state.ok()) {
+      if (absl::IsUnavailable(state.status()) ||
+          absl::IsDeadlineExceeded(state.status())) {
+        SetAway(true);
+      }
+      return;
+    }
+    SetAway(false);
+    const v1::JobInfo& job = state->job();
+    const v1::BatchInfo& batch = job.batch();
+    if (batch.state() != "in_progress" || batch.total() <= 0) {
+      progress_.Phase(BatchSummary(job));
+      return;
+    }
+    progress_.Share(static_cast<uint64_t>(batch.completed() + batch.failed()),
+                    static_cast<uint64_t>(batch.total()), CountsOf(job));
+  }
+  void SetAway(bool away) {
+    if (std::exchange(away_, away) == away) return;
+    if (away) progress_.Phase("waiting for the coordinator");
+    if (progress_.on_terminal()) return;
+    std::fputs(away ? "the coordinator is away: waiting for it\n"
+                    : "the coordinator is back\n",
+               stderr);
+  }
 
   std::atomic<bool> ending_{false};
+  std::mutex mu_;  // Of all below but the thread.
+  Progress progress_;
+  bool away_ = false;
   std::thread thread_;
 };
 
@@ -306,17 +349,22 @@ absl::Status ReadResults(
     absl::Status taken;
     while (taken.ok() && reader->Read(&response)) {
       away_since = Clock::time_point::max();
-      for (const auto& result : response.results()) {
-        taken = take(result.text());
-        if (!taken.ok()) break;
-        request.set_after(options.unordered ? result.sequence()
-                                            : result.line());
-      }
+      const auto take_all = [&] {
+        for (const auto& result : response.results()) {
+          RF_RETURN_IF_ERROR(take(result.text()));
+          request.set_after(options.unordered ? result.sequence()
+                                              : result.line());
+        }
+        return absl::OkStatus();
+      };
+      if (shown != nullptr) shown->NoteAnswer();
+      taken = shown != nullptr ? shown->Print(take_all) : take_all();
     }
     if (!taken.ok()) call.context()->TryCancel();
     const absl::Status status = cluster::FromGrpc(reader->Finish());
     RF_RETURN_IF_ERROR(Interrupt::Get().status());
     RF_RETURN_IF_ERROR(taken);
+    if (status.ok() && shown != nullptr) shown->NoteAnswer();
     if (!absl::IsUnavailable(status)) return status;
     // A call that lived for a while had a coordinator.
     const auto now = Clock::now();
