@@ -222,7 +222,7 @@ absl::Status CoordinatorServer::OpenStore() {
   StoreOptions options;
   options.folder = state.folder;
   options.description = absl::StrCat("fleet ", options_.fleet.name);
-  // What a folder has must not seem to be lost.
+  // Batches that a folder has must not seem to be lost.
   const bool required =
       state.required ||
       access(absl::StrCat(state.folder, "/state.db").c_str(), F_OK) == 0;

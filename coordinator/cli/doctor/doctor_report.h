@@ -61,7 +61,7 @@ struct AbsentWorker {
 // Returns "rank 1 (10.0.0.12:50052)".
 std::string AbsentText(const AbsentWorker& worker);
 
-// What the launch scripts found on the coordinator's host before its start.
+// Findings of the launch scripts on the coordinator's host, before its start.
 struct CoordinatorFindings {
   std::string host;  // The host's name in the cluster file.
   std::vector<std::string> ports_in_use;  // "port 50051 on 10.0.0.11 is in use"

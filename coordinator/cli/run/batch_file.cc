@@ -243,7 +243,7 @@ class ShownProgress {
   }
 
   std::atomic<bool> ending_{false};
-  std::mutex mu_;  // Of all below but the thread.
+  std::mutex mu_;  // Guards progress_ and away_.
   Progress progress_;
   bool away_ = false;
   std::thread thread_;
