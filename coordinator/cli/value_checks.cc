@@ -28,29 +28,23 @@ std::string UnsignedProblem(const std::string& text) {
              : "";
 }
 
-}  // namespace
-
-CLI::Validator Utf8Path() {
+// Checks that a text is UTF-8. `kind` stands before it in the error.
+CLI::Validator Utf8(const std::string& kind) {
   return CLI::Validator(
-      [](std::string& path) -> std::string {
-        const absl::Status status = CheckUtf8(path);
-        if (status.ok()) return "";
-        return absl::StrCat("path '", absl::CHexEscape(path),
-                            "': ", status.message());
-      },
-      "");
-}
-
-CLI::Validator Utf8Text() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
+      [kind](std::string& text) -> std::string {
         const absl::Status status = CheckUtf8(text);
         if (status.ok()) return "";
-        return absl::StrCat("'", absl::CHexEscape(text),
+        return absl::StrCat(kind, "'", absl::CHexEscape(text),
                             "': ", status.message());
       },
       "");
 }
+
+}  // namespace
+
+CLI::Validator Utf8Path() { return Utf8("path "); }
+
+CLI::Validator Utf8Text() { return Utf8(""); }
 
 CLI::Validator NotEmpty() {
   return CLI::Validator(
