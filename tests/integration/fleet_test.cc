@@ -679,7 +679,7 @@ TEST_F(QuickDoctorTest, ARunningFleetMayHoldItsPorts) {
   EXPECT_EQ(doctor.code, 0) << doctor.errors;
   const json document = doctor.document();
   EXPECT_FALSE(document.contains("coordinator"));
-  // Of the logs, and of the state of this machine's coordinator.
+  // Folders of the logs, and of the state of this machine's coordinator.
   std::vector<std::string> folders;
   for (const json& folder : document["workers"][0]["folders"]) {
     folders.push_back(folder["path"]);

@@ -401,8 +401,9 @@ absl::Status RunBatchFile(SessionOptions session_options,
   }
   const bool waits = options.follow || !options.output.empty();
   if (!waits) return session->Finish(absl::OkStatus(), invocation, print);
-  std::fprintf(stderr, "batch %s: %lld lines\n", OneLine(job.id()).c_str(),
-               static_cast<long long>(job.batch().total()));
+  const auto lines = static_cast<long long>(job.batch().total());
+  std::fprintf(stderr, "batch %s: %lld line%s\n", OneLine(job.id()).c_str(),
+               lines, lines == 1 ? "" : "s");
   if (!options.output.empty()) {
     auto opened = OutputFile::Open(options.output);
     if (!opened.ok()) return session->Finish(opened.status());

@@ -194,5 +194,24 @@ TEST(CoordinatorServerTest, PortsComeBeforeTheStore) {
   }
 }
 
+// Batches that a default folder has do not seem to be lost; one that cannot be
+// used and has none is passed over.
+TEST(CoordinatorServerTest, AStoreThatIsThereMustOpen) {
+  testing::TempDir dir;
+  CoordinatorOptions options;
+  options.fleet.settings.set_model(testing::BundledModel("tiny-v3"));
+  options.state.folder = dir.File("state");
+  std::filesystem::create_directory(options.state.folder);
+  testing::WriteFile(dir.File("state/state.db"), "hello");
+  const absl::Status damaged = CoordinatorServer::Start(options).status();
+  EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
+  EXPECT_THAT(damaged.message(), HasSubstr(dir.File("state/state.db")));
+  testing::WriteFile(dir.File("file"), "");
+  options.state.folder = dir.File("file");
+  EXPECT_EQ(CoordinatorServer::Start(options).status(), absl::OkStatus());
+  options.state.required = true;
+  EXPECT_NE(CoordinatorServer::Start(options).status(), absl::OkStatus());
+}
+
 }  // namespace
 }  // namespace ringfleet::coordinator

@@ -345,7 +345,8 @@ TEST_F(StoreTest, ADeletedDatabaseLeavesNoLog) {
   }
 }
 
-// What cannot be opened right after it was written anew is opened later.
+// A database that cannot be opened right after it was written anew is opened
+// later.
 TEST_F(StoreTest, ADatabaseThatIsWrittenAnewIsOpenedAgain) {
   Start();
   ASSERT_EQ(Insert("file-1"), absl::OkStatus());

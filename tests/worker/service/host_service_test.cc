@@ -85,7 +85,7 @@ TEST(HostServiceTest, SaysWhetherItHasWeights) {
     EXPECT_TRUE(service.Measure(nullptr, &request, &report).ok());
     return report.no_weights();
   };
-  EXPECT_FALSE(lacks(""));  // Of no model.
+  EXPECT_FALSE(lacks(""));  // No model is given.
   EXPECT_TRUE(lacks(folder.File("nowhere")));
   testing::WriteFile(folder.File("config.json"), "{}");
   EXPECT_TRUE(lacks(folder.path()));
