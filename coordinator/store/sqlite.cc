@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/process/file_error.h"
 #include "cluster/process/status_macros.h"
 
 namespace ringfleet::coordinator {
@@ -14,6 +15,16 @@ namespace {
 // A reader and a writer of one process never wait for each other in WAL mode.
 // A checkpoint by a stranger (a backup, the sqlite3 shell) may take a moment.
 constexpr int kBusyMs = 2000;
+
+// `error` is the errno of the call that failed, 0 if SQLite did not keep it.
+// A full disk is a mere I/O error to SQLite if the index of its log must grow.
+absl::Status DiskError(const std::string& message, int error) {
+  if (error == 0) return absl::UnavailableError(message);
+  const absl::Status cause = cluster::FileError(message, error);
+  return absl::IsResourceExhausted(cause)
+             ? cause
+             : absl::UnavailableError(cause.message());
+}
 
 }  // namespace
 
@@ -58,9 +69,12 @@ absl::Status Database::StatusOf(int code) {
       status = absl::DataLossError(message);
       break;
     case SQLITE_IOERR:
+    case SQLITE_CANTOPEN:
+      status = DiskError(
+          message, handle_ == nullptr ? 0 : sqlite3_system_errno(handle_));
+      break;
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-    case SQLITE_CANTOPEN:
     case SQLITE_READONLY:
     case SQLITE_PERM:
     case SQLITE_NOMEM:

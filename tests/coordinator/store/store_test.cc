@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -23,6 +24,7 @@
 #include "coordinator/store/file_table.h"
 #include "coordinator/store/schema.h"
 #include "tests/testing/checkpoint_writer.h"
+#include "tests/testing/restrictions.h"
 #include "tests/testing/soon.h"
 
 namespace ringfleet::coordinator {
@@ -214,6 +216,32 @@ TEST_F(StoreTest, AFullDiskPausesAndLosesNothing) {
   EXPECT_EQ(Find("file-1"), absl::OkStatus());
   EXPECT_TRUE(absl::IsNotFound(Find("file-2")));
   store_.reset();
+}
+
+// Whichever of the database's files finds no room.
+TEST_F(StoreTest, AFullFileSystemIsCalledFull) {
+  const uint64_t size = uint64_t{1} << 20;
+  const uint64_t page = uint64_t{4} << 10;
+  int failed = 0;
+  const std::string why = testing::WithSmallDisk(dir_.path(), size, [&] {
+    for (uint64_t left = 0; left < 100 * page; left += page) {
+      const std::string filler = dir_.File("filler");
+      std::ofstream(filler) << std::string(size, 'x');
+      const uint64_t filled = std::filesystem::file_size(filler);
+      std::filesystem::resize_file(filler, filled - std::min(left, filled));
+      const absl::Status status = Open().status();
+      if (status.ok()) return;
+      ++failed;
+      EXPECT_TRUE(absl::IsResourceExhausted(status)) << left << " " << status;
+      for (const auto& file :
+           std::filesystem::directory_iterator(dir_.path())) {
+        std::filesystem::remove_all(file);
+      }
+    }
+    ADD_FAILURE() << "there was never enough room";
+  });
+  if (!why.empty()) GTEST_SKIP() << why;
+  EXPECT_GT(failed, 10);
 }
 
 // Operations that wait for the disk come before later ones.
