@@ -20,7 +20,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-struct Result {
+struct CallResult {
   int exit_code = -1;
   std::string out;
 };
@@ -28,11 +28,11 @@ struct Result {
 constexpr char kErrorsOnly[] = " 2>&1 >/dev/null";
 
 // Runs "ringfleet ARGUMENTS" in a shell; `out` is its standard output.
-Result RunCli(const std::string& arguments, const std::string& input = "") {
+CallResult RunCli(const std::string& arguments, const std::string& input = "") {
   const std::string command = (input.empty() ? "" : input + " | ") +
                               ("exec " RINGFLEET_BINARY " " + arguments);
   FILE* pipe = popen(command.c_str(), "r");
-  Result result;
+  CallResult result;
   char buffer[4096];
   size_t size = 0;
   while ((size = fread(buffer, 1, sizeof(buffer), pipe)) > 0) {
@@ -63,7 +63,7 @@ TEST_F(CallTest, ListsByDefault) {
   const std::string services =
       "grpc.health.v1.Health\ngrpc.reflection.v1alpha.ServerReflection\n";
   for (const char* action : {"", " list"}) {
-    const Result result = RunCli(call_ + action);
+    const CallResult result = RunCli(call_ + action);
     EXPECT_EQ(result.out, services);
     EXPECT_EQ(result.exit_code, 0);
   }
@@ -85,7 +85,7 @@ TEST_F(CallTest, TakesTheRequestFromTheArgumentOrStandardInput) {
   const std::string check = call_ + " grpc.health.v1.Health/Check";
   for (const char* argument :
        {"", " '{}'", " '{\"service\":\"\"}'", " ' { } '"}) {
-    const Result result = RunCli(check + argument);
+    const CallResult result = RunCli(check + argument);
     EXPECT_EQ(result.out, kServing) << argument;
     EXPECT_EQ(result.exit_code, 0);
   }
@@ -97,7 +97,7 @@ TEST_F(CallTest, TakesTheRequestFromTheArgumentOrStandardInput) {
 TEST_F(CallTest, PrintsRepliesOfAStreamUntilTheTimeout) {
   const std::string watch =
       call_ + " grpc.health.v1.Health/Watch '{}' --timeout 1";
-  const Result result = RunCli(watch);
+  const CallResult result = RunCli(watch);
   EXPECT_EQ(result.out, kServing);
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_THAT(RunCli(watch + kErrorsOnly).out,
@@ -125,13 +125,13 @@ TEST_F(CallTest, ErrorsAreOneLineAndHaveTheirExitCode) {
        "ringfleet: call: NOT_FOUND: "},
   };
   for (const auto& c : cases) {
-    const Result result = RunCli(c.arguments + kErrorsOnly);
+    const CallResult result = RunCli(c.arguments + kErrorsOnly);
     EXPECT_EQ(result.exit_code, c.exit_code) << c.arguments;
     EXPECT_THAT(result.out, AllOf(StartsWith(c.line), EndsWith("\n")));
     EXPECT_EQ(result.out.find('\n'), result.out.size() - 1) << result.out;
   }
   server_.reset();
-  const Result dead = RunCli(call_ + kErrorsOnly);
+  const CallResult dead = RunCli(call_ + kErrorsOnly);
   EXPECT_EQ(dead.exit_code, 3);
   EXPECT_THAT(dead.out,
               StartsWith("ringfleet: call: no connection with 127.0.0.1:"));
@@ -139,7 +139,7 @@ TEST_F(CallTest, ErrorsAreOneLineAndHaveTheirExitCode) {
 
 TEST_F(CallTest, JsonIsOneDocument) {
   const auto document = [](const std::string& arguments, int exit_code) {
-    const Result result = RunCli(arguments + " --json 2>/dev/null");
+    const CallResult result = RunCli(arguments + " --json 2>/dev/null");
     EXPECT_EQ(result.exit_code, exit_code) << arguments;
     return Json::parse(result.out, nullptr, /*allow_exceptions=*/false);
   };
@@ -176,12 +176,12 @@ TEST_F(CallTest, HelpAndVersionSucceed) {
 }
 
 TEST(PrintErrorTest, IsOneLineWithoutControlCharacters) {
-  testing::internal::CaptureStderr();
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStdout();
   PrintError(absl::AbortedError("worker 2: a\nb\x1b[31m \xc3\xa9"), true);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
             "ringfleet: worker 2: a b [31m \xc3\xa9\n");
-  EXPECT_EQ(testing::internal::GetCapturedStdout(),
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(),
             "{\"error\":{\"code\":\"ABORTED\",\"message\":\"worker 2: "
             "a\\nb\\u001b[31m \xc3\xa9\"}}\n");
 }
