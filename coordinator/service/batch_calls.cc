@@ -82,8 +82,8 @@ class AwaitedBatch {
 absl::Status BatchCalls::Check() const {
   if (batches_ != nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "batches: the coordinator has no store, want state_dir; its log says why "
-      "the default was not used");
+      absl::StrCat("batches: the coordinator has no store, want state_dir",
+                   missing_.ok() ? "" : "; ", missing_.message()));
 }
 
 absl::StatusOr<BatchRecord> BatchCalls::Find(const std::string& id) {

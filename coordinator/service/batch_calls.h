@@ -25,10 +25,12 @@ class BatchCalls {
  public:
   // Calls fail until batches are set, before the first call.
   void Set(Batches* batches) { batches_ = batches; }
+  // Notes why there is no store, before the first call.
+  void SetMissing(const absl::Status& why) { missing_ = why; }
   bool has_batches() const { return batches_ != nullptr; }
-  // Returns why nothing can be stored. OK: it can, or there is no store.
+  // Returns why nothing can be stored. OK: it can, or no store is wanted.
   absl::Status trouble() const {
-    return batches_ == nullptr ? absl::OkStatus() : batches_->store().trouble();
+    return batches_ == nullptr ? missing_ : batches_->store().trouble();
   }
 
   // `read` returns false at the end of the caller's messages. The others are as
@@ -53,6 +55,7 @@ class BatchCalls {
   void Describe(const BatchRecord& batch, v1::JobInfo* info) const;
 
   Batches* batches_ = nullptr;
+  absl::Status missing_;
 };
 
 }  // namespace ringfleet::coordinator

@@ -231,6 +231,7 @@ absl::Status CoordinatorServer::OpenStore() {
   if (!store.ok()) {
     if (required) return Annotate(store.status(), "state_dir");
     RF_LOG(kWarning, "no batches: ", store.status().message());
+    coordinator_service_.batches().SetMissing(store.status());
     return absl::OkStatus();
   }
   store_ = *std::move(store);

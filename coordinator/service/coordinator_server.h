@@ -75,6 +75,11 @@ class CoordinatorServer {
     return LoadNotices(model_->spec(), options_.fleet.settings);
   }
 
+  // Returns why batches cannot be stored. OK: they can, or no folder was given.
+  absl::Status batch_trouble() const {
+    return coordinator_service_.batches().trouble();
+  }
+
   // Waits until the fleet can generate. Errors: those of Fleet::WaitReady.
   absl::Status WaitReady(cluster::Deadline deadline,
                          const std::function<bool()>& cancelled = nullptr) {

@@ -85,6 +85,7 @@ class CoordinatorService final
   FleetJobs& jobs() { return jobs_; }
   // Calls about batches fail until they are set, before the first call.
   BatchCalls& batches() { return batches_; }
+  const BatchCalls& batches() const { return batches_; }
   // Keeps detached jobs from here on, and goes on with those that the store
   // has, before the first call. `detached` must outlive the service.
   void KeepDetached(DetachedJobs* detached);

@@ -594,6 +594,24 @@ TEST_F(BatchFleetTest, ALostStoreIsTold) {
   EXPECT_EQ(testing::ReadFile(File("store/state.db")), "someone's");
 }
 
+TEST_F(BatchFleetTest, WhyThereIsNoStoreIsTold) {
+  testing::WriteFile(File("state"), "The default folder cannot be made.");
+  testing::WriteFile(cluster(), "model: " + Model() + "\ncoordinator: {port: " +
+                                    std::to_string(testing::FreePort()) +
+                                    "}\nworkers:\n  - {port: 0}\n");
+  coordinator_ = Start(RINGFLEET_COORDINATOR_BINARY,
+                       {"--cluster", cluster(), "--port-file", File("port")});
+  ASSERT_TRUE(WaitUntil(30, [&] {
+    return std::filesystem::exists(File("port"));
+  })) << coordinator_->errors();
+  const Finished submitted =
+      Cli({"submit", "--cluster", cluster(), WriteLines(2, 4)});
+  EXPECT_EQ(submitted.code, 3) << submitted.errors;
+  EXPECT_THAT(submitted.error_line(), HasSubstr(File("state")));
+  const Finished status = Cli({"status", "--cluster", cluster()});
+  EXPECT_THAT(status.output, HasSubstr("batches pause: " + File("state")));
+}
+
 TEST_F(BatchFleetTest, ASecondCoordinatorOnTheStoreIsRefused) {
   ASSERT_NO_FATAL_FAILURE(StartOn("store"));
   const Finished second = Run(RINGFLEET_COORDINATOR_BINARY,

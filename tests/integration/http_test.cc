@@ -75,6 +75,46 @@ TEST_F(HttpTest, ServeAnswersLikeGenerateUntilItIsEnded) {
   EndServe();
 }
 
+TEST_F(HttpTest, ServeSaysWhyBatchesCannotBeStored) {
+  const auto serve = [this](Arguments more) {
+    const int port = testing::FreePort();
+    Arguments arguments = {"serve", "--model", Model(), "--port",
+                           std::to_string(port)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    serve_ = StartCli(std::move(arguments));
+    EXPECT_TRUE(WaitUntil(30, [this] {
+      return serve_->output().ends_with("\n") || !serve_->Running();
+    })) << serve_->errors();
+    return port;
+  };
+  const auto is_told = [this](const std::string& why) {
+    const std::string warning = "warning: batches cannot be stored: ";
+    EXPECT_TRUE(WaitUntil(30, [&] {
+      const std::string errors = serve_->errors();
+      return errors.find(warning) != std::string::npos &&
+             errors.find(why) != std::string::npos;
+    })) << serve_->errors();
+    EndServe();
+  };
+  testing::WriteFile(File("state"), "The default folder cannot be made.");
+  serve({});
+  is_told(File("state"));
+  const int port = serve({"--state-dir", File("store")});
+  testing::WriteFile(File("other"), "someone's");
+  std::filesystem::rename(File("other"), File("store/state.db"));
+  const std::string body =
+      "--b\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n"
+      "--b\r\nContent-Disposition: form-data; name=\"file\"; "
+      "filename=\"a.jsonl\"\r\n\r\n{}\r\n--b--\r\n";
+  HttpClient client(port);
+  client.Send(
+      "POST /v1/files HTTP/1.1\r\nHost: test\r\n"
+      "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
+  EXPECT_EQ(client.Read().status, 500);
+  is_told("another file took its place");
+}
+
 TEST_F(HttpTest, ACachedPromptHasTheProbabilitiesOfAColdOne) {
   ASSERT_NO_FATAL_FAILURE(Serve(/*parallel=*/8));
   json request = {{"prompt", json::array()},

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -96,6 +97,24 @@ absl::StatusOr<StateOptions> StateOf(const ServeOptions& options,
   return state;
 }
 
+// Says once why batches cannot be stored, and once that they can again.
+class BatchTrouble {
+ public:
+  void Show(const absl::Status& trouble) {
+    if (trouble == shown_) return;
+    if (trouble.ok()) {
+      std::fprintf(stderr, "note: batches can be stored again\n");
+    } else {
+      std::fprintf(stderr, "warning: batches cannot be stored: %s\n",
+                   OneLine(trouble.message()).c_str());
+    }
+    shown_ = trouble;
+  }
+
+ private:
+  absl::Status shown_;
+};
+
 absl::Status RunServe(ServeOptions& options) {
   TemporaryFolder temporary;  // Outlives the fleet.
   RF_ASSIGN_OR_RETURN(options.session.state, StateOf(options, temporary));
@@ -113,7 +132,9 @@ absl::Status RunServe(ServeOptions& options) {
   absl::Status status = PrintText(
       absl::StrCat("listening on ", fleet.coordinator().http()->url(), "\n"));
   Interrupt& interrupt = Interrupt::Get();
+  BatchTrouble trouble;
   while (status.ok() && !interrupt.requested()) {
+    trouble.Show(fleet.coordinator().batch_trouble());
     std::this_thread::sleep_for(kServePoll);
     status = fleet.CheckRunning();
   }
