@@ -3,6 +3,8 @@
 // workers that were started by hand.
 #include <signal.h>
 
+#include <filesystem>
+
 #include "tests/integration/http_fixture.h"
 
 namespace ringfleet::integration {
