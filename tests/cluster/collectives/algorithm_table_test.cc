@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/collectives/algorithm_table.h"
 
-#include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
@@ -9,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/checkpoint_writer.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -290,8 +290,8 @@ TEST(AlgorithmTableTest, DeepNestingIsAnError) {
 }
 
 TEST(AlgorithmTableTest, LoadsAFileAndNamesIt) {
-  const std::string path =
-      absl::StrCat(::testing::TempDir(), "algorithm_table_test.json");
+  const testing::TempDir folder;
+  const std::string path = folder.File("table.json");
   EXPECT_EQ(AlgorithmTable::Load(path).status(),
             absl::NotFoundError(
                 absl::StrCat(path, ": no such file, want an algorithm table")));
@@ -304,7 +304,6 @@ TEST(AlgorithmTableTest, LoadsAFileAndNamesIt) {
   std::ofstream(path) << "{}";
   EXPECT_THAT(AlgorithmTable::Load(path).status().ToString(),
               HasSubstr(absl::StrCat(path, ": algorithm table: an object")));
-  std::filesystem::remove(path);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/checkpoint_writer.h"
 
 namespace ringfleet::cluster {
 namespace {
@@ -383,8 +384,8 @@ TEST(ConfigTest, DamagedFilesNeverCrash) {
 }
 
 TEST(ConfigTest, LoadResolvesPathsAgainstTheFilesFolder) {
-  const std::string dir = absl::StrCat(::testing::TempDir(), "/config_test");
-  std::filesystem::create_directories(dir);
+  const testing::TempDir folder;
+  const std::string& dir = folder.path();
   const std::string path = absl::StrCat(dir, "/My fleet.yaml");
   std::ofstream(path) << kTwoWorkers;
   const auto config = LoadClusterConfig(path);

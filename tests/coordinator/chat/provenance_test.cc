@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -14,6 +13,7 @@
 #include "coordinator/chat/chat_template.h"
 #include "coordinator/tokenizer/tokenizer.h"
 #include "coordinator/tokenizer/utf8.h"
+#include "tests/testing/checkpoint_writer.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -194,9 +194,6 @@ std::string SpellingOf(int byte) {
 class PromptIdsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = ::testing::TempDir() + "ringfleet_" + info->name();
-    std::filesystem::create_directories(folder_);
     ordered_json vocab = ordered_json::object();
     for (int byte = 0; byte < 256; ++byte) vocab[SpellingOf(byte)] = byte;
     ordered_json added = ordered_json::array();
@@ -206,7 +203,7 @@ class PromptIdsTest : public ::testing::Test {
                        {"special", token.special},
                        {"normalized", !token.special}});
     }
-    std::ofstream(folder_ + "/tokenizer.json") << ordered_json{
+    std::ofstream(folder_.File("tokenizer.json")) << ordered_json{
         {"added_tokens", added},
         {"normalizer", nullptr},
         {"pre_tokenizer",
@@ -217,11 +214,10 @@ class PromptIdsTest : public ::testing::Test {
          {{"type", "BPE"},
           {"vocab", vocab},
           {"merges", ordered_json::array()}}}}.dump();
-    auto loaded = Tokenizer::Load(folder_);
+    auto loaded = Tokenizer::Load(folder_.path());
     ASSERT_TRUE(loaded.ok()) << loaded.status();
     tokenizer_ = *std::move(loaded);
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   // The added tokens among the ids of a prompt, by their contents. Checks that
   // the ids give the whole text back.
@@ -239,7 +235,7 @@ class PromptIdsTest : public ::testing::Test {
     return added;
   }
 
-  std::string folder_;
+  testing::TempDir folder_;
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 

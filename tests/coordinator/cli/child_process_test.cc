@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -16,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/checkpoint_writer.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -54,8 +54,8 @@ TEST(ChildProcessTest, AProgramThatCannotBeExecutedIsAnError) {
 }
 
 TEST(ChildProcessTest, ALogGetsBothOutputs) {
-  const std::string log =
-      absl::StrCat(::testing::TempDir(), "child.log.", getpid());
+  const testing::TempDir folder;
+  const std::string log = folder.File("log");
   std::ofstream(log) << "before\n";
   auto child = ChildProcess::Start(
       {.command = {"/bin/sh", "-c", "echo out; echo err >&2; exit 3"},
@@ -68,7 +68,6 @@ TEST(ChildProcessTest, ALogGetsBothOutputs) {
   std::string text;
   std::getline(std::ifstream(log), text, '\0');
   EXPECT_EQ(text, "before\nout\nerr\n");
-  std::remove(log.c_str());
   EXPECT_THAT(std::string(ChildProcess::Start(
                               {.command = {"/bin/true"}, .log = "/absent/log"})
                               .status()

@@ -23,6 +23,7 @@
 #include "coordinator/cli/targets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/checkpoint_writer.h"
 
 namespace ringfleet::coordinator::cli {
 namespace {
@@ -34,19 +35,15 @@ using ::testing::HasSubstr;
 class LauncherTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = absl::StrCat(::testing::TempDir(), "launch.XXXXXX");
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    dir_ = pattern;
-    setenv("RINGFLEET_LAUNCH_DIR", dir_.c_str(), 1);
-    setenv("XDG_STATE_HOME", dir_.c_str(), 1);
+    setenv("RINGFLEET_LAUNCH_DIR", dir_.path().c_str(), 1);
+    setenv("XDG_STATE_HOME", dir_.path().c_str(), 1);
   }
   void TearDown() override {
     unsetenv("RINGFLEET_LAUNCH_DIR");
     unsetenv("XDG_STATE_HOME");
-    std::filesystem::remove_all(dir_);
   }
   void WriteScript(absl::string_view body) {
-    const std::string path = absl::StrCat(dir_, "/fleet.sh");
+    const std::string path = dir_.File("fleet.sh");
     std::ofstream(path) << "#!/bin/bash\n" << body << "\n";
     ASSERT_EQ(chmod(path.c_str(), 0755), 0);
   }
@@ -57,7 +54,7 @@ class LauncherTest : public ::testing::Test {
     interrupt_.AllowCleanup(absl::Minutes(10));
   }
 
-  std::string dir_;
+  testing::TempDir dir_;
   Interrupt interrupt_;
   const cluster::ClusterConfig fleet_ = *cluster::ParseClusterConfig(
       "model: /m\nworkers: [{port: 1}, {port: 2}]\n", "f.yaml", "/");
@@ -134,7 +131,7 @@ TEST_F(LauncherTest, MissingScriptNamesItsPlace) {
   const absl::Status status = RunLaunchScript("start", fleet_, "", nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr(absl::StrCat(dir_, "/fleet.sh: No such file")));
+              HasSubstr(absl::StrCat(dir_.File("fleet.sh"), ": No such file")));
 }
 
 TEST_F(LauncherTest, DeadlineEndsAScriptThatHangs) {
@@ -149,23 +146,25 @@ TEST_F(LauncherTest, DeadlineEndsAScriptThatHangs) {
 
 // A daemon that kept the script's output open would hold the caller for ever.
 TEST_F(LauncherTest, DeadlineHoldsWhenAnotherProcessKeepsTheOutputOpen) {
-  WriteScript(absl::StrCat("sleep 20 & echo $! >", dir_, "/pid; exit 0"));
+  WriteScript(
+      absl::StrCat("sleep 20 & echo $! >", dir_.path(), "/pid; exit 0"));
   EXPECT_EQ(RunLaunchScript("start", fleet_, "", nullptr,
                             Deadline::After(absl::Seconds(2)))
                 .code(),
             absl::StatusCode::kDeadlineExceeded);
   pid_t pid = 0;
-  std::ifstream(absl::StrCat(dir_, "/pid")) >> pid;
+  std::ifstream(dir_.File("pid")) >> pid;
   ASSERT_GT(pid, 0);
   kill(pid, SIGKILL);
 }
 
 TEST_F(LauncherTest, AnInterruptEndsAScriptWithItsChildrenAndWaitsForThem) {
-  const std::string fifo = absl::StrCat(dir_, "/fifo");
+  const std::string fifo = dir_.File("fifo");
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  WriteScript(absl::StrCat(
-      "trap 'kill $child; wait; echo >", dir_, "/ended; exit 143' TERM\n",
-      "sleep 100 & child=$!\necho $$ $child >", fifo, "\nwait"));
+  WriteScript(absl::StrCat("trap 'kill $child; wait; echo >", dir_.path(),
+                           "/ended; exit 143' TERM\n",
+                           "sleep 100 & child=$!\necho $$ $child >", fifo,
+                           "\nwait"));
   pid_t script = 0, child = 0;
   std::thread user([&] {
     std::ifstream(fifo) >> script >> child;
@@ -174,7 +173,7 @@ TEST_F(LauncherTest, AnInterruptEndsAScriptWithItsChildrenAndWaitsForThem) {
   EXPECT_EQ(RunLaunchScript("start", fleet_, "", nullptr),
             absl::CancelledError("interrupted"));
   user.join();
-  EXPECT_TRUE(std::filesystem::exists(absl::StrCat(dir_, "/ended")));
+  EXPECT_TRUE(std::filesystem::exists(dir_.File("ended")));
   for (const pid_t pid : {script, child}) {
     ASSERT_GT(pid, 0);
     EXPECT_NE(kill(pid, 0), 0) << "pid " << pid << " is left";
@@ -190,7 +189,7 @@ TEST_F(LauncherTest, ScriptsEndByClosedPipesThoughThisProcessDoesNot) {
 }
 
 TEST_F(LauncherTest, AfterAnInterruptOnlyWhatCleansUpIsStarted) {
-  WriteScript(absl::StrCat("echo $1 >>", dir_, "/verbs"));
+  WriteScript(absl::StrCat("echo $1 >>", dir_.path(), "/verbs"));
   Request();
   EXPECT_EQ(RunLaunchScript("start", fleet_, "", nullptr),
             absl::CancelledError("interrupted"));
@@ -199,7 +198,7 @@ TEST_F(LauncherTest, AfterAnInterruptOnlyWhatCleansUpIsStarted) {
                             /*interruptible=*/false),
             absl::OkStatus());
   std::string verbs;
-  std::getline(std::ifstream(absl::StrCat(dir_, "/verbs")), verbs, '\0');
+  std::getline(std::ifstream(dir_.File("verbs")), verbs, '\0');
   EXPECT_EQ(verbs, "stop\n");
 }
 
@@ -212,7 +211,7 @@ TEST_F(LauncherTest, AnInterruptEndsTheWaitForAFleet) {
 }
 
 TEST_F(LauncherTest, ScriptEndsWithItsCaller) {
-  const std::string fifo = absl::StrCat(dir_, "/fifo");
+  const std::string fifo = dir_.File("fifo");
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   // The pipe has a writer for as long as the script lives.
   WriteScript(absl::StrCat("exec 5>", fifo, "; echo x >&5; exec sleep 100"));
@@ -240,11 +239,11 @@ class LogsTest : public LauncherTest {
     LauncherTest::SetUp();
     setenv("RINGFLEET_LAUNCH_DIR", RINGFLEET_SOURCE_DIR "/cluster/launch/ssh",
            1);
-    std::filesystem::create_directories(dir_ + "/ringfleet/f");
+    std::filesystem::create_directories(dir_.File("ringfleet/f"));
   }
 
   std::string Log(const std::string& name) const {
-    return absl::StrCat(dir_, "/ringfleet/f/", name);
+    return absl::StrCat(dir_.File("ringfleet/f"), "/", name);
   }
   static std::string Line(absl::Duration age, const std::string& text) {
     return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now() - age,
@@ -371,7 +370,7 @@ TEST_F(LauncherTest, LockOfADeadHolderIsFree) {
 }
 
 TEST_F(LauncherTest, StateFolderThatCannotBeMadeIsAnError) {
-  std::ofstream(absl::StrCat(dir_, "/ringfleet")) << "a file in the way";
+  std::ofstream(dir_.File("ringfleet")) << "a file in the way";
   EXPECT_EQ(StateDir("f").status().code(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -25,6 +25,7 @@
 #include "coordinator/http/http_face.h"
 #include "coordinator/http/tls_identity.h"
 #include "tests/coordinator/http/fake_jobs.h"
+#include "tests/testing/checkpoint_writer.h"
 #include "tests/testing/sockets.h"
 
 namespace ringfleet::coordinator {
@@ -175,17 +176,9 @@ std::string NameOfServer(int port, const KeyPair* client = nullptr,
 
 class AccessTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = absl::StrCat(
-        ::testing::TempDir(), "/access_",
-        ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   // Puts a file in place at once, as rotations do.
   std::string Put(const std::string& name, const std::string& text) {
-    const std::string path = absl::StrCat(folder_, "/", name);
+    const std::string path = folder_.File(name);
     std::ofstream(path + ".new") << text;
     std::filesystem::rename(path + ".new", path);
     return path;
@@ -208,7 +201,7 @@ class AccessTest : public ::testing::Test {
     face_ = *std::move(face);
   }
 
-  std::string folder_;
+  testing::TempDir folder_;
   AccessOptions options_;
   FakeJobs jobs_;
   std::unique_ptr<ServedModel> model_;
@@ -262,7 +255,7 @@ TEST_F(AccessTest, AKeyFileIsCheckedAndNoErrorShowsAKey) {
     EXPECT_THAT(std::string(status.message()),
                 ::testing::Not(HasSubstr("secret-key")));
   }
-  options_.api_key_file = folder_ + "/missing";
+  options_.api_key_file = folder_.File("missing");
   EXPECT_FALSE(Access::Open(options_).ok());
 }
 

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/http/json_text.h"
 #include "tests/coordinator/http/api_fixture.h"
+#include "tests/testing/checkpoint_writer.h"
 #include "tests/testing/exposition.h"
 
 namespace ringfleet::coordinator {
@@ -227,7 +228,8 @@ TEST_F(ApiTest, RulesOfLogitsReachTheJob) {
 }
 
 TEST_F(ApiTest, AKeyOwnsItsJobsAndHasLimits) {
-  const std::string keys = ::testing::TempDir() + "/limited_keys";
+  const testing::TempDir folder;
+  const std::string keys = folder.File("keys");
   std::ofstream(keys) << "alice: alice-key\nbob: bob-key-1\n";
   HttpOptions options;
   options.access.api_key_file = keys;
@@ -658,8 +660,8 @@ TEST_F(ApiTest, TokenEndpoints) {
 }
 
 TEST_F(ApiTest, KeysGuardAllButHealthAndPreflights) {
-  const std::string path =
-      absl::StrCat(::testing::TempDir(), "/api_test_keys.txt");
+  const testing::TempDir folder;
+  const std::string path = folder.File("keys");
   std::ofstream(path) << "# keys\nalice: alice-secret\n";
   HttpOptions options;
   options.access.api_key_file = path;

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/coordinator/http/api_fixture.h"
+#include "tests/testing/checkpoint_writer.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -227,7 +228,8 @@ TEST_F(RequestsTest, TextsOfJsonAreReadAsTheStandardSays) {
         "// c\n{\"prompt\": \"a\"}"}) {
     const HttpReply reply = Post(kCompletions, body);
     EXPECT_EQ(reply.status, 400) << body;
-    EXPECT_THAT(reply.body, HasSubstr("not valid JSON in UTF-8 at byte")) << body;
+    EXPECT_THAT(reply.body, HasSubstr("not valid JSON in UTF-8 at byte"))
+        << body;
   }
 }
 
@@ -351,9 +353,8 @@ TEST_F(RequestsTest, TextOfAMessageIsNoMarker) {
 // A model whose template prints its variables.
 TEST_F(RequestsTest, TheTemplateGetsItsVariables) {
   namespace fs = std::filesystem;
-  const std::string folder = ::testing::TempDir() + "/variables_model";
-  fs::remove_all(folder);
-  fs::create_directories(folder);
+  const testing::TempDir dir;
+  const std::string& folder = dir.path();
   for (const char* const name :
        {"config.json", "generation_config.json", "tokenizer.json"}) {
     if (!fs::exists(absl::StrCat(kTinyModel, "/", name))) continue;

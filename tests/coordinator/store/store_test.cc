@@ -284,7 +284,8 @@ TEST_F(StoreTest, TheEndDropsWhatCannotBeWritten) {
 TEST_F(StoreTest, AStalledDiskIsNamedAndStopsNoReader) {
   Results results;
   SlowOperation slow;
-  longest_stall_ = absl::Milliseconds(20);
+  // Long enough for the second operation to be queued within it.
+  longest_stall_ = absl::Seconds(1);
   Start();
   store_->Write([&slow](Database&) { return slow.Run(); },
                 results.Next("slow"));

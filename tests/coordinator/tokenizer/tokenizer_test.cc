@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -14,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/tokenizer/utf8.h"
+#include "tests/testing/checkpoint_writer.h"
 
 namespace ringfleet::coordinator {
 namespace {
@@ -34,10 +34,6 @@ std::unique_ptr<Tokenizer> LoadModel(const std::string& name) {
 class TokenizerFilesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = ::testing::TempDir() + "ringfleet_" + info->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
     tokenizer_ = {{"added_tokens",
                    {{{"id", 0}, {"content", "<s>"}, {"special", true}},
                     {{"id", 9}, {"content", "<x>"}}}},
@@ -60,15 +56,14 @@ class TokenizerFilesTest : public ::testing::Test {
                     {"merges", {"a b", "ab ab"}}}}};
     config_ = {{"bos_token", "<s>"}, {"add_bos_token", true}};
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   void Write(const std::string& name, const std::string& text) const {
-    std::ofstream(folder_ + "/" + name, std::ios::binary) << text;
+    std::ofstream(folder_.File(name), std::ios::binary) << text;
   }
   absl::StatusOr<std::unique_ptr<Tokenizer>> Load() const {
     Write("tokenizer.json", tokenizer_.dump());
     Write("tokenizer_config.json", config_.dump());
-    return Tokenizer::Load(folder_);
+    return Tokenizer::Load(folder_.path());
   }
   std::unique_ptr<Tokenizer> LoadOk() const {
     auto loaded = Load();
@@ -90,7 +85,7 @@ class TokenizerFilesTest : public ::testing::Test {
     return problem;
   }
 
-  std::string folder_;
+  testing::TempDir folder_;
   json tokenizer_, config_;
 };
 
@@ -528,10 +523,10 @@ TEST_F(TokenizerFilesTest, AddedTokensOfTheConfigMustFit) {
 }
 
 TEST_F(TokenizerFilesTest, OnlyTokenizerJsonIsNeeded) {
-  EXPECT_EQ(Tokenizer::Load(folder_).status().code(),
+  EXPECT_EQ(Tokenizer::Load(folder_.path()).status().code(),
             absl::StatusCode::kNotFound);
   Write("tokenizer.json", tokenizer_.dump());
-  const auto tokenizer = Tokenizer::Load(folder_);
+  const auto tokenizer = Tokenizer::Load(folder_.path());
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   EXPECT_FALSE((*tokenizer)->add_bos());
   EXPECT_EQ((*tokenizer)->bos_id(), absl::nullopt);
@@ -664,7 +659,7 @@ TEST_F(TokenizerFilesTest, FilesThatAreNoJsonAreRefused) {
         std::string("{\"a\":\"\xFF\"}"), std::string(1 << 20, '['),
         std::string("\0\0", 2)}) {
     Write("tokenizer.json", text);
-    const absl::Status status = Tokenizer::Load(folder_).status();
+    const absl::Status status = Tokenizer::Load(folder_.path()).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer.json"));
   }
@@ -675,7 +670,7 @@ TEST_F(TokenizerFilesTest, DeepNestingIsRefused) {
       std::string(1 << 18, '[') + std::string(1 << 18, ']');
   for (const char* field : {"model", "normalizer", "added_tokens"}) {
     Write("tokenizer.json", absl::StrCat("{\"", field, "\":", deep, "}"));
-    EXPECT_EQ(Tokenizer::Load(folder_).status().code(),
+    EXPECT_EQ(Tokenizer::Load(folder_.path()).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
 }
@@ -704,7 +699,7 @@ TEST_F(TokenizerFilesTest, DamagedFilesNeverCrash) {
       if (text.empty()) text.push_back('x');
     }
     Write("tokenizer.json", text);
-    const auto tokenizer = Tokenizer::Load(folder_);
+    const auto tokenizer = Tokenizer::Load(folder_.path());
     if (!tokenizer.ok()) continue;
     ++loaded;
     const auto ids = (*tokenizer)->Encode("abab<x> b\u00e9<s>");
