@@ -513,11 +513,11 @@ TEST_F(BatchFleetTest, JobsAndShowKnowBatches) {
   }
   const Finished cancelled = Cli({"cancel", id, "--cluster", cluster()});
   EXPECT_EQ(cancelled.code, 0) << cancelled.errors;
-  EXPECT_THAT(Cli({"jobs", "--cluster", cluster()}).output,
-              HasSubstr("night: 0 of 5 lines completed, the batch was "));
   const Finished followed =
       Cli({"show", id, "--cluster", cluster(), "--follow", "--json"});
   EXPECT_EQ(followed.document()["state"], "cancelled") << followed.errors;
+  EXPECT_THAT(Cli({"jobs", "--cluster", cluster()}).output,
+              HasSubstr("night: 0 of 5 lines completed, the batch was "));
   const Finished errors = Cli({"show", id, "--cluster", cluster(), "--errors"});
   EXPECT_EQ(errors.code, 0) << errors.errors;
   EXPECT_EQ(LinesOf(errors.output).size(), 5);
