@@ -106,8 +106,10 @@ std::string ReadMetadata(RequestFields* fields) {
   const RequestFields::Json* const metadata = fields->Find("metadata");
   if (metadata == nullptr) return "";
   if (!metadata->is_object() || metadata->size() > kMostPairs) {
-    fields->FailField("metadata", absl::StrCat("want an object of at most ",
-                                               kMostPairs, " pairs"));
+    fields->FailField(
+        "metadata",
+        absl::StrCat("want an object of at most ", kMostPairs, " pairs"),
+        metadata->is_object() ? kInvalidValue : kInvalidType);
     return "";
   }
   for (const auto& [key, value] : metadata->items()) {
@@ -121,7 +123,7 @@ std::string ReadMetadata(RequestFields* fields) {
     const std::string name = absl::StrCat("metadata.", key);
     const auto* const text = value.get_ptr<const std::string*>();
     if (text == nullptr) {
-      fields->Fail(Refusal("invalid_type", name,
+      fields->Fail(Refusal(kInvalidType, name,
                            absl::StrCat(value.type_name(), ", want a string")));
       return "";
     }
@@ -142,16 +144,19 @@ int64_t ReadOutputSeconds(RequestFields* fields) {
       fields->Find("output_expires_after");
   if (expiry == nullptr) return 0;
   if (!expiry->is_object()) {
-    fields->FailField("output_expires_after", "want an object");
+    fields->FailField("output_expires_after", "want an object", kInvalidType);
     return 0;
   }
   RequestFields inner(*expiry, "output_expires_after.");
   if (inner.Text("anchor").value_or("") != kCreatedAnchor) {
-    inner.FailField("anchor", absl::StrCat("want '", kCreatedAnchor, "'"));
+    inner.FailField("anchor", absl::StrCat("want '", kCreatedAnchor, "'"),
+                    kInvalidValue);
   }
   const auto seconds =
       inner.Integer("seconds", kLeastFileSeconds, kMostFileSeconds);
-  if (!seconds.has_value()) inner.FailField("seconds", "missing");
+  if (!seconds.has_value()) {
+    inner.FailField("seconds", "missing", kMissingParameter);
+  }
   if (inner.error().has_value()) fields->Fail(*inner.error());
   return seconds.value_or(0);
 }
@@ -197,12 +202,20 @@ std::optional<ApiError> ReadNewBatch(const HttpRequest& request,
   batch->priority = static_cast<int32_t>(
       fields.Integer("priority", 1, std::numeric_limits<int32_t>::max())
           .value_or(kBatchPriority));
-  std::string key(request.Header("idempotency-key"));
-  if (key.empty()) key = fields.Text("idempotency_key").value_or("");
+  std::string key = fields.Text("idempotency_key").value_or("");
+  const std::string header(request.Header("idempotency-key"));
+  if (!key.empty() && !header.empty() && key != header) {
+    fields.FailField("idempotency_key",
+                     "not the key of the header Idempotency-Key, want one of "
+                     "them",
+                     kInvalidValue);
+  }
+  if (key.empty()) key = header;
   if (key.size() > kMostClientKey) {
     fields.FailField(
         "idempotency_key",
-        absl::StrCat(key.size(), " bytes, want at most ", kMostClientKey));
+        absl::StrCat(key.size(), " bytes, want at most ", kMostClientKey),
+        kTooLong);
   }
   if (!key.empty()) batch->client_key = std::move(key);
   return fields.error();

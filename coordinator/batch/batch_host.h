@@ -54,6 +54,7 @@ struct BatchHost {
 inline ApiError PoolIsFull() {
   return {.status = 429,
           .message = "too many requests for files and batches; try again later",
+          .code = kRateLimit,
           .retry_after_s = 1};
 }
 

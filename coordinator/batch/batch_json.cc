@@ -137,6 +137,11 @@ std::string CleanFileName(absl::string_view name) {
 
 ApiError StoreErrorOf(const absl::Status& status, bool lost) {
   ApiError error = ErrorOf(status);
+  // Clients are not told where the store is.
+  const size_t place = error.message.find(": ");
+  if (error.message.substr(0, place).find('/') != std::string::npos) {
+    error.message.replace(0, place, "the store");
+  }
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
       error.status = 500;  // A file that cannot be where it is.

@@ -18,10 +18,6 @@ namespace ringfleet::coordinator {
 // Purpose of an upload.
 inline constexpr char kBatchPurpose[] = "batch";
 
-// Codes of OpenAI's errors.
-inline constexpr char kMissingParameter[] = "missing_required_parameter";
-inline constexpr char kInvalidValue[] = "invalid_value";
-
 // A file expires so many seconds after it was made.
 inline constexpr char kCreatedAnchor[] = "created_at";
 inline constexpr int64_t kLeastFileSeconds = 3600;
@@ -43,8 +39,8 @@ std::string ListJson(const ListPage& page);
 // bytes. It is shown to people only.
 std::string CleanFileName(absl::string_view name);
 
-// Returns the error for a status of Batches, of an upload or of a Store.
-// `lost`: the store is lost.
+// Returns the error for a status of Batches, of an upload or of a Store,
+// without the path that its message begins with. `lost`: the store is lost.
 ApiError StoreErrorOf(const absl::Status& status, bool lost);
 
 }  // namespace ringfleet::coordinator

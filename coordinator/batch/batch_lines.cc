@@ -158,11 +158,17 @@ class LineScanner {
                        .param = absl::StrCat(body, field),
                        .number = number};
     };
-    const std::string* const model = TextField(line.body, "model");
-    if (model == nullptr && !endpoint_.empty()) {
-      return fail("invalid_request", "model",
+    const auto given = line.body.find("model");
+    const bool absent = given == line.body.end() || given->is_null();
+    if (absent && !endpoint_.empty()) {
+      return fail(kMissingParameter, "model",
                   absl::StrCat("missing required parameter, want '",
                                context_.served_name, "'"));
+    }
+    const std::string* const model = TextField(line.body, "model");
+    if (model == nullptr && !absent) {
+      return fail(kInvalidType, "model",
+                  absl::StrCat(given->type_name(), ", want a string"));
     }
     if (model != nullptr && *model != context_.served_name) {
       return fail("model_not_found", "model",
@@ -236,25 +242,22 @@ std::optional<LineError> ReadBatchLine(absl::string_view text, int64_t number,
     absl::ConsumePrefix(&why, "body: ");  // The body is a field of the line.
     return fail("invalid_json_line", std::string(why));
   }
+  // The error of a field that is absent or has another type.
   const auto missing = [&fail, &json](const char* name, const char* wanted) {
     const auto it = json->find(name);
-    return fail(kMissingParameter,
-                absl::StrCat(name, ": ",
-                             it == json->end() ? "missing required parameter"
-                                               : it->type_name(),
-                             ", want ", wanted),
-                name);
+    const bool absent = it == json->end() || it->is_null();
+    return fail(
+        absent ? kMissingParameter : kInvalidType,
+        absl::StrCat(name, ": ",
+                     absent ? "missing required parameter" : it->type_name(),
+                     ", want ", wanted),
+        name);
   };
   const bool wrapped = json->contains("body") || json->contains("url") ||
                        json->contains("method") || !endpoint.empty();
-  const auto id = json->find("custom_id");
   if (const std::string* const text_id = TextField(*json, "custom_id")) {
     out->custom_id = *text_id;
-  } else if (id != json->end()) {
-    return fail("invalid_custom_id",
-                absl::StrCat("custom_id: ", id->type_name(), ", want a string"),
-                "custom_id");
-  } else if (wrapped) {
+  } else if (wrapped || json->contains("custom_id")) {
     return missing("custom_id", "a string");
   } else {
     out->custom_id = absl::StrCat("line-", number);
@@ -267,9 +270,14 @@ std::optional<LineError> ReadBatchLine(absl::string_view text, int64_t number,
   }
   if (!wrapped) {
     out->chat = json->contains("messages");
-    if (!out->chat && !json->contains("prompt")) {
+    const bool prompts = json->contains("prompt");
+    if (!out->chat && !prompts) {
       return fail(kMissingParameter,
                   "neither body nor prompt nor messages, want one of them");
+    }
+    if (out->chat && prompts) {
+      return fail(kInvalidValue, "prompt: beside messages, want one of them",
+                  "prompt");
     }
     json->erase("custom_id");
     out->wrapped = false;

@@ -206,8 +206,8 @@ void Batches::Cancel(const std::string& id, const std::string& owner,
                             FindBatch(database, id, owner));
         if (before.has_ended() && before.state != kBatchCancelled) {
           return absl::FailedPreconditionError(
-              absl::StrCat("cannot cancel batch ", id, ": it is ", before.state,
-                           ", want one that has not ended"));
+              absl::StrCat("cannot cancel batch ", id, ": its state is ",
+                           before.state, ", want one that has not ended"));
         }
         RF_RETURN_IF_ERROR(CancelBatch(database, id, store().now_ms()));
         *cancelled = FindBatch(database, id, owner);

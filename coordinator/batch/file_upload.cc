@@ -149,6 +149,7 @@ std::shared_ptr<FileUpload> FileUpload::Start(
          .message = absl::StrCat("the limit of ", kMostUploads,
                                  " uploads at a time is reached; try again "
                                  "later"),
+         .code = kRateLimit,
          .retry_after_s = 1}));
     return nullptr;
   }

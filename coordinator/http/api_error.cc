@@ -68,6 +68,7 @@ ApiError ErrorOf(const absl::Status& status) {
                      : HttpStatusOf(status.code());
   error.message = std::string(status.message());
   if (error.status == 429 || error.status == 503) error.retry_after_s = 1;
+  if (error.status == 429) error.code = kRateLimit;
   error.should_retry = error.status != 408;
   if (status.GetPayload(kFailedAlonePayload).has_value()) {
     error.status = 500;

@@ -27,6 +27,12 @@ struct ApiError {
   bool should_retry = true;
 };
 
+// Codes of OpenAI's errors.
+inline constexpr char kMissingParameter[] = "missing_required_parameter";
+inline constexpr char kInvalidType[] = "invalid_type";
+inline constexpr char kInvalidValue[] = "invalid_value";
+inline constexpr char kRateLimit[] = "rate_limit_exceeded";
+
 // Code of a request that makes the fleet fail each time it runs alone.
 inline constexpr char kFailedAlone[] = "request_fails_fleet";
 

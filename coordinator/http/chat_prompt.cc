@@ -120,8 +120,12 @@ std::optional<Json> ReadMessages(RequestFields* fields) {
   const Json* const messages = fields->Find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty() ||
       messages->size() > kMaxMessages) {
-    fields->FailField("messages", absl::StrCat("want a list of 1 to ",
-                                               kMaxMessages, " messages"));
+    fields->FailField(
+        "messages",
+        absl::StrCat("want a list of 1 to ", kMaxMessages, " messages"),
+        messages == nullptr
+            ? kMissingParameter
+            : (messages->is_array() ? kInvalidValue : kInvalidType));
     return std::nullopt;
   }
   Json out = Json::array();
@@ -165,39 +169,43 @@ Json ReadTemplateVariables(RequestFields* fields) {
   return variables;
 }
 
-}  // namespace
-
-ChatPrompt RenderChat(const Tokenizer& tokenizer, RequestFields* fields) {
+// Returns nothing where `fields` has a problem.
+std::optional<Conversation> ReadConversation(const Tokenizer& tokenizer,
+                                             RequestFields* fields) {
   if (tokenizer.chat_template().empty()) {
     fields->FailField("messages",
                       "the model has no chat template, want /v1/completions");
-    return {};
+    return std::nullopt;
   }
   std::optional<Json> messages = ReadMessages(fields);
   const bool continues = fields->Flag("continue_final_message", false);
   const bool prompts = fields->Flag("add_generation_prompt", !continues);
-  if (fields->error().has_value()) return {};
+  if (fields->error().has_value()) return std::nullopt;
   if (continues && prompts) {
     fields->FailField("continue_final_message",
                       "excludes add_generation_prompt, want one of them");
-    return {};
+    return std::nullopt;
   }
-  std::optional<std::string> continued;
-  if (continues) {
-    const Json& content = messages->back()["content"];
-    if (!content.is_string()) {
-      fields->FailField("continue_final_message",
-                        "the last message has no text, want one to continue");
-      return {};
-    }
-    continued = content.get<std::string>();
+  if (continues && !messages->back()["content"].is_string()) {
+    fields->FailField("continue_final_message",
+                      "the last message has no text, want one to continue");
+    return std::nullopt;
   }
   Conversation conversation;
   conversation.messages = *std::move(messages);
   conversation.variables = ReadTemplateVariables(fields);
   conversation.add_generation_prompt = prompts;
   conversation.continue_final_message = continues;
-  if (fields->error().has_value()) return {};
+  if (fields->error().has_value()) return std::nullopt;
+  return conversation;
+}
+
+}  // namespace
+
+ChatPrompt RenderChat(const Tokenizer& tokenizer, RequestFields* fields) {
+  const std::optional<Conversation> conversation =
+      ReadConversation(tokenizer, fields);
+  if (!conversation.has_value()) return {};
   const auto parsed = ChatTemplate::Parse(
       tokenizer.chat_template(), tokenizer.bos_token(), tokenizer.eos_token());
   if (!parsed.ok()) {
@@ -205,10 +213,14 @@ ChatPrompt RenderChat(const Tokenizer& tokenizer, RequestFields* fields) {
     return {};
   }
   absl::StatusOr<MarkedText> text = (*parsed)->Render(
-      conversation, absl::ToCivilSecond(absl::Now(), absl::LocalTimeZone()));
+      *conversation, absl::ToCivilSecond(absl::Now(), absl::LocalTimeZone()));
   if (!text.ok()) {
     fields->FailField("messages", std::string(text.status().message()));
     return {};
+  }
+  std::optional<std::string> continued;
+  if (conversation->continue_final_message) {
+    continued = conversation->messages.back()["content"].get<std::string>();
   }
   ChatPrompt prompt;
   if (const auto markers = MarkersOf(tokenizer)) {
@@ -216,6 +228,10 @@ ChatPrompt RenderChat(const Tokenizer& tokenizer, RequestFields* fields) {
   }
   prompt.text = *std::move(text);
   return prompt;
+}
+
+void CheckChat(const Tokenizer& tokenizer, RequestFields* fields) {
+  static_cast<void>(ReadConversation(tokenizer, fields));
 }
 
 }  // namespace ringfleet::coordinator

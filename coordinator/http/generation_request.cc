@@ -265,15 +265,24 @@ void ReadLogprobs(RequestFields* fields, GenerationRequest* out) {
 
 class PromptReader {
  public:
-  PromptReader(const GenerationContext& context, RequestFields* fields,
-               GenerationRequest* out)
-      : context_(context), fields_(fields), out_(out) {}
+  // `encodes`: false leaves the prompts empty, however long they are.
+  PromptReader(const GenerationContext& context, bool encodes,
+               RequestFields* fields, GenerationRequest* out)
+      : context_(context), encodes_(encodes), fields_(fields), out_(out) {}
 
+  void Read() { out_->chat ? ReadChat() : ReadCompletion(); }
+
+ private:
   void ReadChat() {
     const auto tokenizer = context_.model->tokenizer();
     if (!tokenizer.ok()) return fields_->Fail(ErrorOf(tokenizer.status()));
     const bool separates = fields_->Flag("separate_reasoning", true);
     out_->tells_reasoning = fields_->Flag("include_reasoning", true);
+    if (!encodes_) {
+      CheckChat(**tokenizer, fields_);
+      out_->prompts.emplace_back();
+      return;
+    }
     const ChatPrompt prompt = RenderChat(**tokenizer, fields_);
     if (fields_->error().has_value()) return;
     if (separates) out_->text_rules.reasoning = prompt.reasoning;
@@ -287,7 +296,8 @@ class PromptReader {
     const Json* const prompt = fields_->Find("prompt");
     const bool prefix = fields_->Flag("add_special_tokens", true);
     if (prompt == nullptr) {
-      return fields_->FailField("prompt", "missing, want a string or ids");
+      return fields_->FailField("prompt", "missing, want a string or ids",
+                                kMissingParameter);
     }
     const bool ids =
         prompt->is_array() && !prompt->empty() && (*prompt)[0].is_number();
@@ -308,18 +318,19 @@ class PromptReader {
     }
   }
 
- private:
   void AddPrompt(const Json& prompt, bool prefix) {
     if (prompt.is_string()) {
       return AddText(prompt.get_ref<const std::string&>(), prefix);
     }
     v1::Prompt ids;
     if (!prompt.is_array()) {
-      return fields_->FailField("prompt", absl::StrCat(prompt.type_name(),
-                                                       ", want a string or "
-                                                       "ids"));
+      return fields_->FailField(
+          "prompt", absl::StrCat(prompt.type_name(), ", want a string or ids"),
+          kInvalidType);
     }
-    if (prompt.size() > context_.positions) return FailLength(prompt.size());
+    if (prompt.size() > context_.positions && encodes_) {
+      return FailLength(prompt.size());
+    }
     for (const Json& id : prompt) {
       if (!id.is_number_unsigned() ||
           id.get<uint64_t>() > std::numeric_limits<uint32_t>::max()) {
@@ -336,7 +347,7 @@ class PromptReader {
     const absl::Status length = model.CheckTextLength(text, context_.positions);
     if (absl::IsInvalidArgument(length)) {
       const auto longest = (*model.tokenizer())->most_bytes_of_token();
-      FailLength(text.size() / longest.value_or(1));
+      FailLength(text.size() / longest.value_or(1), "at least ");
     } else if (!length.ok()) {
       fields_->Fail(ErrorOf(length));
     }
@@ -344,6 +355,10 @@ class PromptReader {
   }
 
   void AddText(const std::string& text, bool prefix) {
+    if (!encodes_) {
+      out_->prompts.emplace_back();
+      return;
+    }
     if (!CheckLength(text)) return;
     const Tokenizer& tokenizer = **context_.model->tokenizer();
     Add(prefix ? tokenizer.EncodePrompt(text) : tokenizer.Encode(text),
@@ -359,14 +374,15 @@ class PromptReader {
     if (ids->empty()) {
       return fields_->FailField(name, "empty, want at least one token");
     }
+    if (!encodes_) ids->clear();
     if (ids->size() > context_.positions) return FailLength(ids->size());
     out_->prompts.push_back(*std::move(ids));
   }
 
-  void FailLength(uint64_t tokens) {
+  void FailLength(uint64_t tokens, absl::string_view bound = "") {
     ApiError error;
     error.message =
-        absl::StrCat("the prompt has ", tokens, " tokens, want at most ",
+        absl::StrCat("the prompt has ", bound, tokens, " tokens, want at most ",
                      context_.positions, " (context)");
     error.param = out_->chat ? "messages" : "prompt";
     error.code = "context_length_exceeded";
@@ -375,9 +391,18 @@ class PromptReader {
   }
 
   const GenerationContext& context_;
+  const bool encodes_;
   RequestFields* const fields_;
   GenerationRequest* const out_;
 };
+
+void CheckChoices(const GenerationRequest& request, RequestFields* fields) {
+  const size_t choices = request.prompts.size() * request.n;
+  if (choices > kMaxChoices) {
+    fields->FailField(
+        "n", absl::StrCat(choices, " choices, want at most ", kMaxChoices));
+  }
+}
 
 void ReadLengths(const GenerationContext& context, RequestFields* fields,
                  GenerationRequest* out) {
@@ -462,17 +487,9 @@ std::optional<ApiError> ReadGenerationRequest(absl::string_view body, bool chat,
   out->chat = chat;
   ReadFields(context, &fields, out);
   if (fields.error().has_value()) return fields.error();
-  PromptReader prompts(context, &fields, out);
-  if (chat) {
-    prompts.ReadChat();
-  } else {
-    prompts.ReadCompletion();
-  }
+  PromptReader(context, /*encodes=*/true, &fields, out).Read();
   if (fields.error().has_value()) return fields.error();
-  if (out->prompts.size() * out->n > kMaxChoices) {
-    fields.FailField("n", absl::StrCat(out->prompts.size() * out->n,
-                                       " choices, want at most ", kMaxChoices));
-  }
+  CheckChoices(*out, &fields);
   ReadLengths(context, &fields, out);
   return fields.error();
 }
@@ -489,17 +506,8 @@ std::optional<ApiError> CheckGenerationRequest(
     fields.Integer(name, request.echo ? 0 : 1,
                    std::numeric_limits<int32_t>::max());
   }
-  const char* const name = chat ? "messages" : "prompt";
-  const Json* const prompt = fields.Find(name);
-  if (prompt == nullptr) {
-    fields.FailField(name, "missing");
-  } else if (!(prompt->is_array() || (!chat && prompt->is_string()))) {
-    fields.FailField(
-        name, absl::StrCat(prompt->type_name(), ", want ",
-                           chat ? "a list of messages" : "a string or ids"));
-  } else if (prompt->empty()) {
-    fields.FailField(name, "empty, want at least one entry");
-  }
+  PromptReader(context, /*encodes=*/false, &fields, &request).Read();
+  CheckChoices(request, &fields);
   return fields.error();
 }
 

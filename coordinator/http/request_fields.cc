@@ -17,8 +17,11 @@ void RequestFields::Fail(ApiError error) {
   if (!error_.has_value()) error_ = std::move(error);
 }
 
-void RequestFields::FailField(const char* name, std::string message) {
-  Fail(BadField(absl::StrCat(path_, name), std::move(message)));
+void RequestFields::FailField(const char* name, std::string message,
+                              std::string code) {
+  ApiError error = BadField(absl::StrCat(path_, name), std::move(message));
+  error.code = std::move(code);
+  Fail(std::move(error));
 }
 
 std::optional<double> RequestFields::Number(const char* name, double least,
@@ -29,9 +32,11 @@ std::optional<double> RequestFields::Number(const char* name, double least,
                             ? value->get<double>()
                             : std::numeric_limits<double>::quiet_NaN();
   if (number >= least && number <= most) return number;
-  FailField(name, absl::StrCat(value->is_number() ? absl::StrCat(number)
-                                                  : value->type_name(),
-                               ", want a number from ", least, " to ", most));
+  FailField(name,
+            absl::StrCat(
+                value->is_number() ? absl::StrCat(number) : value->type_name(),
+                ", want a number from ", least, " to ", most),
+            value->is_number() ? kInvalidValue : kInvalidType);
   return std::nullopt;
 }
 
@@ -55,9 +60,11 @@ std::optional<int64_t> RequestFields::Integer(const char* name, int64_t least,
   if (integer.has_value() && *integer >= least && *integer <= most) {
     return integer;
   }
-  FailField(name, absl::StrCat(
-                      value->is_number() ? value->dump() : value->type_name(),
-                      ", want an integer from ", least, " to ", most));
+  FailField(
+      name,
+      absl::StrCat(value->is_number() ? value->dump() : value->type_name(),
+                   ", want an integer from ", least, " to ", most),
+      value->is_number() ? kInvalidValue : kInvalidType);
   return std::nullopt;
 }
 
@@ -65,7 +72,8 @@ bool RequestFields::Flag(const char* name, bool absent) {
   const Json* const value = Find(name);
   if (value == nullptr) return absent;
   if (value->is_boolean()) return value->get<bool>();
-  FailField(name, absl::StrCat(value->type_name(), ", want true or false"));
+  FailField(name, absl::StrCat(value->type_name(), ", want true or false"),
+            kInvalidType);
   return absent;
 }
 
@@ -73,7 +81,8 @@ std::optional<std::string> RequestFields::Text(const char* name) {
   const Json* const value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (value->is_string()) return value->get<std::string>();
-  FailField(name, absl::StrCat(value->type_name(), ", want a string"));
+  FailField(name, absl::StrCat(value->type_name(), ", want a string"),
+            kInvalidType);
   return std::nullopt;
 }
 

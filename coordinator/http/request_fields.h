@@ -40,7 +40,7 @@ class RequestFields {
   void Refuse(const char* name, double neutral = 0);
 
   void Fail(ApiError error);
-  void FailField(const char* name, std::string message);
+  void FailField(const char* name, std::string message, std::string code = "");
   const std::optional<ApiError>& error() const { return error_; }
 
  private:

@@ -540,6 +540,35 @@ TEST_F(BatchFleetTest, ResultsInAFileLeaveADocumentOnStdout) {
   EXPECT_EQ(document["total"], 2);
   EXPECT_EQ(document.size(), 3);
   EXPECT_EQ(LinesOf(testing::ReadFile(File("results.jsonl"))).size(), 2);
+  testing::Process piped(
+      {.command = {"/bin/sh", "-c",
+                   "\"$0\" submit --cluster \"$1\" - -o - <\"$2\"",
+                   RINGFLEET_BINARY, cluster(), WriteLines(3, 2)},
+       .folder = File(""),
+       .capture = File("piped")});
+  EXPECT_EQ(piped.Wait(60), 0) << piped.errors();
+  EXPECT_EQ(LinesOf(piped.output()).size(), 3);
+  EXPECT_FALSE(std::filesystem::exists(File("-")));
+}
+
+TEST_F(BatchFleetTest, SubmissionsThatHaveNoMeaningAreRefused) {
+  const std::string lines = WriteLines(2, 2);
+  const std::string before = testing::ReadFile(lines);
+  std::filesystem::create_symlink(lines, File("link"));
+  const auto refused = [this](Arguments arguments) {
+    arguments.insert(arguments.end(), {"--cluster", cluster()});
+    const Finished finished = Cli(arguments);
+    EXPECT_EQ(finished.code, 2) << finished.errors;
+    return finished.error_line();
+  };
+  for (const std::string& output : {lines, File("link")}) {
+    EXPECT_THAT(refused({"submit", lines, "-o", output}),
+                HasSubstr("is FILE itself, want another file"));
+  }
+  EXPECT_EQ(testing::ReadFile(lines), before);
+  EXPECT_THAT(refused({"submit"}), HasSubstr("or a FILE of them"));
+  EXPECT_THAT(refused({"show", "batch_0", "--unordered"}),
+              HasSubstr("want one of them"));
 }
 
 // A detached job goes on with the tokens that it had.

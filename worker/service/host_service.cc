@@ -58,17 +58,6 @@ std::string FileToRead(const std::string& path) {
   return largest;
 }
 
-// Returns whether `path` is a file, or a folder with *.safetensors files.
-bool HasWeights(const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::is_regular_file(path, error)) return true;
-  for (std::filesystem::directory_iterator it(path, error), end;
-       !error && it != end; it.increment(error)) {
-    if (it->path().extension() == ".safetensors") return true;
-  }
-  return false;
-}
-
 // Adds the space on the file system that has the folder, or where a first
 // write would create it.
 void AddFolder(const std::string& path, v1::HostReport* report) {
@@ -87,6 +76,16 @@ void AddFolder(const std::string& path, v1::HostReport* report) {
 }
 
 }  // namespace
+
+bool HasWeights(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) return true;
+  for (std::filesystem::directory_iterator it(path, error), end;
+       !error && it != end; it.increment(error)) {
+    if (it->path().extension() == ".safetensors") return true;
+  }
+  return false;
+}
 
 double MeasureDiskRate(const std::string& path, absl::Duration time) {
   if (path.empty()) return 0;

@@ -12,6 +12,9 @@
 
 namespace ringfleet::worker {
 
+// Returns whether `path` is a file, or a folder with *.safetensors files.
+bool HasWeights(const std::string& path);
+
 // Returns the bytes a second at which one thread reads a file, or the largest
 // file of a folder, past the page cache. 0: there is no file, or the system
 // cannot read past the cache.

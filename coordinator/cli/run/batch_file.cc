@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/run/batch_file.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -32,6 +36,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr char kStandardStream[] = "-";  // Stands for stdin or stdout.
 constexpr size_t kPartBytes = size_t{1} << 20;
 // A coordinator that comes back does so within this time.
 constexpr std::chrono::minutes kLongestAway{10};
@@ -59,7 +64,9 @@ absl::StatusOr<v1::GetJobResponse> Send(Session& session,
                                         const BatchOptions& options,
                                         const JobSettings& job) {
   RF_ASSIGN_OR_RETURN(const uint32_t timeout_ms, TimeoutMs(job.timeout));
-  std::FILE* const file = std::fopen(options.file.c_str(), "rbe");
+  std::FILE* const file = options.file == kStandardStream
+                              ? fdopen(dup(STDIN_FILENO), "rb")
+                              : std::fopen(options.file.c_str(), "rbe");
   if (file == nullptr) {
     return absl::NotFoundError(
         absl::StrCat("file ", options.file, ": ", std::strerror(errno)));
@@ -127,11 +134,13 @@ absl::Status LineErrorsOf(const std::string& file, const v1::JobInfo& job) {
       ", nothing was run"));
 }
 
+bool IsPrompt(absl::string_view option) {
+  return option == "--prompt" || option == "--file" || option == "--prompt-ids";
+}
+
 // Returns what to do about an option that has no meaning beside a file.
 const char* AdviceOn(const std::string& option) {
-  if (option == "--prompt" || option == "--file" || option == "--prompt-ids") {
-    return "want one of them";
-  }
+  if (IsPrompt(option)) return "want one of them";
   if (option == "--detach") return "a batch is always detached";
   if (option == "--trace") return "want it beside a prompt";
   return "want it in the lines themselves";
@@ -160,7 +169,8 @@ std::string CountsOf(const v1::JobInfo& job) {
   std::vector<std::string> parts;
   if (batch.total() > 0) {
     parts.push_back(absl::StrCat(batch.completed() + batch.failed(), " of ",
-                                 batch.total(), " lines"));
+                                 batch.total(),
+                                 batch.total() == 1 ? " line" : " lines"));
   }
   if (batch.failed() > 0) {
     parts.push_back(absl::StrCat(batch.failed(), " failed"));
@@ -172,7 +182,7 @@ std::string CountsOf(const v1::JobInfo& job) {
     parts.push_back(absl::StrFormat(
         "%s lines/s, %s left", RateText(batch.lines_per_second()),
         absl::FormatDuration(
-            absl::Trunc(absl::Seconds(seconds), absl::Seconds(1)))));
+            absl::Ceil(absl::Seconds(seconds), absl::Seconds(1)))));
   }
   if (!job.waits_for().empty()) parts.push_back(job.waits_for());
   return absl::StrJoin(parts, ", ");
@@ -280,7 +290,8 @@ void AddBatchOptions(CLI::App& app, const std::vector<std::string>& shared,
   app.add_option(
       "FILE", options.file,
       "A batch: one request a line, in the form of OpenAI's batches, or "
-      "{\"prompt\": ...} or {\"messages\": ...} with the fields of the API");
+      "{\"prompt\": ...} or {\"messages\": ...} with the fields of the API; "
+      "- reads stdin");
   options.own = {
       app.add_option("--name", options.name, "Name of the batch, for people")
           ->check(Utf8Text()),
@@ -295,7 +306,8 @@ void AddBatchOptions(CLI::App& app, const std::vector<std::string>& shared,
       app.add_flag("--follow", options.follow,
                    "Wait, and print the results in the order of the input"),
       app.add_option("-o,--output", options.output,
-                     "Wait, and write the results to this file")};
+                     "Wait, and write the results to this file; - prints "
+                     "them, as --follow does")};
   CLI::Option* const priority = app.get_option("--priority");
   priority->description(absl::StrCat(priority->get_description(),
                                      ". A batch has 100 unless told otherwise, "
@@ -310,7 +322,24 @@ absl::Status CheckBatchOptions(const BatchOptions& options) {
       return absl::InvalidArgumentError(absl::StrCat(
           "usage: ", own->get_name(), " without FILE, want a file of lines"));
     }
-    return absl::OkStatus();
+    const bool prompts =
+        std::any_of(options.others.begin(), options.others.end(),
+                    [](const CLI::Option* other) {
+                      return IsPrompt(other->get_name()) && other->count() > 0;
+                    });
+    return prompts ? absl::OkStatus()
+                   : absl::InvalidArgumentError(
+                         "usage: give a prompt (-p, -f or --prompt-ids) or a "
+                         "FILE of them");
+  }
+  std::error_code error;
+  if (std::filesystem::is_regular_file(options.output, error) &&
+      std::filesystem::equivalent(
+          options.file == kStandardStream ? "/dev/stdin" : options.file,
+          options.output, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("usage: --output ", options.output,
+                     " is FILE itself, want another file"));
   }
   for (const CLI::Option* const other : options.others) {
     if (other->count() == 0) continue;
@@ -381,9 +410,9 @@ absl::Status RunBatchFile(SessionOptions session_options,
                           const BatchOptions& options,
                           const JobSettings& settings, Invocation& invocation) {
   std::unique_ptr<OutputFile> file;
-  if (!options.output.empty()) {
-    RF_RETURN_IF_ERROR(OutputFile::Check(options.output));
-  }
+  const bool writes =
+      !options.output.empty() && options.output != kStandardStream;
+  if (writes) RF_RETURN_IF_ERROR(OutputFile::Check(options.output));
   session_options.runs_jobs = false;  // Lines are checked without workers.
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                       Session::Open(session_options));
@@ -404,7 +433,7 @@ absl::Status RunBatchFile(SessionOptions session_options,
   const auto lines = static_cast<long long>(job.batch().total());
   std::fprintf(stderr, "batch %s: %lld line%s\n", OneLine(job.id()).c_str(),
                lines, lines == 1 ? "" : "s");
-  if (!options.output.empty()) {
+  if (writes) {
     auto opened = OutputFile::Open(options.output);
     if (!opened.ok()) return session->Finish(opened.status());
     file = *std::move(opened);
@@ -418,6 +447,13 @@ absl::Status RunBatchFile(SessionOptions session_options,
         file->Write(line);
         return file->status();
       });
+  if (Interrupt::Get().requested()) {
+    const std::string id = OneLine(job.id());
+    std::fprintf(stderr,
+                 "batch %s goes on: `ringfleet show %s --follow` waits for it, "
+                 "`ringfleet cancel %s` ends it\n",
+                 id.c_str(), id.c_str(), id.c_str());
+  }
   if (status.ok() && file != nullptr) status = file->Finish();
   if (status.ok()) {
     const auto ended = StateOf(*session, job.id());

@@ -52,7 +52,8 @@ With a FILE of JSON Lines it is a batch: all lines are checked, then they run
 beside other jobs at a low priority, and each has one result, whatever fails
 meanwhile. The call prints {"id","state","total"}; `ringfleet show ID` has the
 state and the results, also after a restart of the coordinator. With --timeout
-it expires then, and keeps the results that it has.
+it expires then, and keeps the results that it has. A batch that ran to its end
+exits with 0, also if lines have failed.
 
 With a prompt the text streams back. A job outlives the loss of a worker: it waits for the
 worker's return and goes on where it stopped. --detach prints the job's id and

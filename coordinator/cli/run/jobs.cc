@@ -49,7 +49,8 @@ ends. The exit code of a job that failed is the job's.
 
 Of a batch, --output prints the lines that have a result so far, in the order of
 the input, and --errors those that failed; with --follow also those that come,
-until the batch has ended. A connection that breaks is made again.
+until the batch has ended. A connection that breaks is made again. The exit code
+of a batch that ran to its end is 0, also if lines have failed.
 
 Examples:
   ringfleet show 5e2f0001 --cluster cluster.yaml
@@ -241,10 +242,11 @@ absl::Status Follow(const JobOptions& options, Session& session) {
 Json DetailsOf(const v1::BatchInfo& batch) {
   Json errors = Json::array();
   for (const v1::BatchInfo::LineError& error : batch.errors()) {
-    errors.push_back({{"line", error.line()},
-                      {"code", error.code()},
-                      {"param", error.param()},
-                      {"message", error.message()}});
+    errors.push_back(
+        {{"line", error.line()},
+         {"code", error.code()},
+         {"param", error.param().empty() ? Json() : Json(error.param())},
+         {"message", error.message()}});
   }
   return {{"priority", batch.priority()},
           {"expires", batch.expires_unix_ms() == 0
@@ -305,8 +307,10 @@ absl::Status PrintState(const JobOptions& options,
       "job ", job.id(), ": ", KindName(job.kind()), ", ", StateName(job),
       job.ended_unix_ms() == 0 ? " for " : " after ", AgeOf(job), ", prompt ",
       job.prompt_n(), " tokens, ", job.predicted_n(), " generated");
-  return PrintText(absl::StrCat(OneLine(state), remark.empty() ? "" : "\n",
-                                OneLine(remark), "\n", ExpiryOf(job)));
+  return PrintText(absl::StrCat(
+      OneLine(state), remark.empty() ? "" : "\n", OneLine(remark), "\n",
+      ExpiryOf(job),
+      job.batch().errors().empty() ? "" : "--errors shows them\n"));
 }
 
 // Shows a batch of which `response` is the state so far.
@@ -331,6 +335,10 @@ absl::Status ShowBatch(const JobOptions& options, Session& session,
 }
 
 absl::Status RunShow(const JobOptions& options, Invocation& invocation) {
+  if (options.unordered && !options.output && !options.errors) {
+    return absl::InvalidArgumentError(
+        "usage: --unordered without --output or --errors, want one of them");
+  }
   RF_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                       Session::Open(options.session));
   absl::StatusOr<v1::GetJobResponse> response = GetJob(options, *session);

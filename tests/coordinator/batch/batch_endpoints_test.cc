@@ -333,6 +333,13 @@ TEST_F(BatchEndpointsTest, AFileThatCannotBeStoredIsAnError) {
   ApiError full = StoreErrorOf(absl::ResourceExhaustedError("full"), false);
   EXPECT_EQ(full.status, 507);
   EXPECT_FALSE(full.should_retry);
+  // Clients are not told the path.
+  EXPECT_EQ(
+      StoreErrorOf(absl::ResourceExhaustedError("/s/state.db: full"), false)
+          .message,
+      "the store: full");
+  EXPECT_EQ(StoreErrorOf(absl::NotFoundError("no file: '/s'"), false).message,
+            "no file: '/s'");
   EXPECT_EQ(StoreErrorOf(absl::FailedPreconditionError(""), true).status, 503);
   EXPECT_EQ(StoreErrorOf(absl::FailedPreconditionError(""), false).status, 409);
 }
@@ -519,6 +526,16 @@ TEST_F(BatchEndpointsTest, ErrorsHaveCodes) {
   EXPECT_EQ(post("metadata", {{"k", 1}}), "invalid_type");
   EXPECT_EQ(post("metadata", {{"k", std::string(513, 'v')}}),
             "string_above_max_length");
+  EXPECT_EQ(post("metadata", 7), "invalid_type");
+  EXPECT_EQ(post("endpoint", 7), "invalid_type");
+  EXPECT_EQ(post("priority", 0), "invalid_value");
+  EXPECT_EQ(post("output_expires_after", {{"anchor", "created_at"}}),
+            "missing_required_parameter");
+  Json wanted = NewBatchJson("file-x");
+  wanted["idempotency_key"] = "one";
+  EXPECT_EQ(code_of(Call("POST", "/v1/batches", wanted.dump(),
+                         "Idempotency-Key: other\r\n")),
+            "invalid_value");
   EXPECT_EQ(code_of(Upload(FileField("{}"))), "missing_required_parameter");
   EXPECT_EQ(code_of(Upload(FileField("{}") + Field("purpose", "vision"))),
             "invalid_value");

@@ -159,8 +159,11 @@ TEST_F(BatchLinesTest, EachFieldIsChecked) {
             "missing_required_parameter method");
   EXPECT_EQ(ErrorOf(R"({"temperature":1})"), "missing_required_parameter ");
   EXPECT_EQ(ErrorOf("[]"), "invalid_json_line ");
+  EXPECT_EQ(ErrorOf(R"({"prompt":"a","messages":[]})"), "invalid_value prompt");
   EXPECT_EQ(ErrorOf(R"({"custom_id":7,"prompt":"a"})"),
-            "invalid_custom_id custom_id");
+            "invalid_type custom_id");
+  EXPECT_EQ(ErrorOf(R"({"custom_id":null,"prompt":"a"})"),
+            "missing_required_parameter custom_id");
   EXPECT_EQ(ErrorOf(R"({"custom_id":"","prompt":"a"})"),
             "invalid_custom_id custom_id");
   const auto with_id = [](size_t bytes) {
@@ -180,7 +183,7 @@ TEST_F(BatchLinesTest, EachFieldIsChecked) {
   EXPECT_EQ(
       ErrorOf(R"({"custom_id":"a","method":"POST","url":"/v1/completions",)"
               R"("body":[]})"),
-      "missing_required_parameter body");
+      "invalid_type body");
   EXPECT_EQ(ErrorOf(std::string(kMostLineBytes + 1, ' ')),
             "invalid_json_line ");
 }

@@ -411,6 +411,7 @@ TEST_F(FleetTest, ALostWorkersJobGoesOnWithItsReplacement) {
     return absl::OkStatus();
   };
   // The peer tells at once, and about the loss only.
+  options_.cause_grace = absl::Seconds(10);
   behaviours_[0].on_step = [](const v1::StepPlan& plan, v1::StepResult*) {
     return plan.step() == 5 ? absl::AbortedError("rank 1 gave up")
                             : absl::OkStatus();

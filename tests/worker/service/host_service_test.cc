@@ -71,27 +71,25 @@ TEST(HostServiceTest, ReportsWhatThisHostIs) {
     EXPECT_TRUE(std::isfinite(rate));
   }
   EXPECT_EQ(report.disk_bytes_per_second(), 0);  // Nothing to read was named.
+  EXPECT_FALSE(report.no_weights());
 }
 
 TEST(HostServiceTest, SaysWhetherItHasWeights) {
-  HostService service(1, 0);
   const testing::TempDir folder;
-  const auto lacks = [&](const std::string& path) {
-    v1::MeasureHostRequest request;
-    request.set_time_ms(1);
-    request.set_ranks_on_host(16);
-    request.set_path(path);
-    v1::HostReport report;
-    EXPECT_TRUE(service.Measure(nullptr, &request, &report).ok());
-    return report.no_weights();
-  };
-  EXPECT_FALSE(lacks(""));  // No model is given.
-  EXPECT_TRUE(lacks(folder.File("nowhere")));
+  EXPECT_FALSE(HasWeights(folder.File("nowhere")));
   testing::WriteFile(folder.File("config.json"), "{}");
-  EXPECT_TRUE(lacks(folder.path()));
-  EXPECT_FALSE(lacks(folder.File("config.json")));  // A disk to measure.
+  EXPECT_FALSE(HasWeights(folder.path()));
+  EXPECT_TRUE(HasWeights(folder.File("config.json")));  // A disk to measure.
+  HostService service(1, 0);
+  v1::MeasureHostRequest request;
+  request.set_time_ms(1);
+  request.set_ranks_on_host(16);
+  request.set_path(folder.path());
+  v1::HostReport report;
+  ASSERT_TRUE(service.Measure(nullptr, &request, &report).ok());
+  EXPECT_TRUE(report.no_weights());
   testing::WriteFile(folder.File("model.safetensors"), "x");
-  EXPECT_FALSE(lacks(folder.path()));
+  EXPECT_TRUE(HasWeights(folder.path()));
 }
 
 TEST(HostServiceTest, MeasuresWithinItsPartOfTheMemory) {

@@ -204,7 +204,7 @@ class RunningBatchTest : public ::testing::Test {
 TEST_F(RunningBatchTest, ResultsStandBesideTheBar) {
   const std::string bar = " 50 % |############            | 2 of 4 lines, ";
   const std::string screen = Screen(0);
-  EXPECT_THAT(screen, HasSubstr(bar + "1.5 lines/s, 1s left"));
+  EXPECT_THAT(screen, HasSubstr(bar + "1.5 lines/s, 2s left"));
   // The last result takes the place of the bar, which comes again below.
   EXPECT_THAT(screen, HasSubstr("left\r\x1b[Kx\r\n\r\x1b[K" + bar));
   EXPECT_THAT(screen, Not(HasSubstr("leftx")));
