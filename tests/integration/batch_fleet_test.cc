@@ -549,6 +549,15 @@ TEST_F(BatchFleetTest, ResultsInAFileLeaveADocumentOnStdout) {
   EXPECT_EQ(piped.Wait(60), 0) << piped.errors();
   EXPECT_EQ(LinesOf(piped.output()).size(), 3);
   EXPECT_FALSE(std::filesystem::exists(File("-")));
+  // More of the input never comes.
+  testing::Process endless(
+      {.command = {RINGFLEET_BINARY, "submit", "--cluster", cluster(), "-"},
+       .capture = File("endless"),
+       .input = true});
+  endless.Write("{\"prompt\": \"a\"}\n");
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  endless.Signal(SIGINT);
+  EXPECT_EQ(endless.Wait(20), 130) << endless.errors();
 }
 
 TEST_F(BatchFleetTest, SubmissionsThatHaveNoMeaningAreRefused) {

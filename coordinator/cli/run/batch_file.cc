@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cli/run/batch_file.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -28,6 +26,7 @@
 #include "coordinator/cli/json_output.h"
 #include "coordinator/cli/output_file.h"
 #include "coordinator/cli/progress.h"
+#include "coordinator/cli/prompt_options.h"
 #include "coordinator/cli/value_checks.h"
 #include "coordinator/tokenizer/utf8.h"
 
@@ -59,21 +58,35 @@ absl::StatusOr<v1::GetJobResponse> StateOf(Session& session,
   return response;
 }
 
+// Reads the next bytes of a file, or of stdin. Empty: its end.
+absl::StatusOr<std::string> ReadPart(const std::string& name, std::FILE* file) {
+  if (name == kStandardStream) return ReadStdinPart();
+  std::string part(kPartBytes, '\0');
+  part.resize(std::fread(part.data(), 1, part.size(), file));
+  if (part.empty() && std::ferror(file) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("file ", name, ": cannot be read"));
+  }
+  return part;
+}
+
 // Sends the file. Shows how much of it has gone.
 absl::StatusOr<v1::GetJobResponse> Send(Session& session,
                                         const BatchOptions& options,
                                         const JobSettings& job) {
   RF_ASSIGN_OR_RETURN(const uint32_t timeout_ms, TimeoutMs(job.timeout));
-  std::FILE* const file = options.file == kStandardStream
-                              ? fdopen(dup(STDIN_FILENO), "rb")
-                              : std::fopen(options.file.c_str(), "rbe");
-  if (file == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat("file ", options.file, ": ", std::strerror(errno)));
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(nullptr, &std::fclose);
+  uint64_t total = 0;
+  if (options.file != kStandardStream) {
+    file.reset(std::fopen(options.file.c_str(), "rbe"));
+    if (file == nullptr) {
+      return absl::NotFoundError(
+          absl::StrCat("file ", options.file, ": ", std::strerror(errno)));
+    }
+    std::fseek(file.get(), 0, SEEK_END);
+    total = static_cast<uint64_t>(std::max(std::ftell(file.get()), 0L));
+    std::rewind(file.get());
   }
-  std::fseek(file, 0, SEEK_END);
-  const auto total = static_cast<uint64_t>(std::max(std::ftell(file), 0L));
-  std::rewind(file);
   InterruptibleCall call;
   v1::GetJobResponse response;
   const auto writer = session.stub().SubmitBatch(call.context(), &response);
@@ -88,23 +101,21 @@ absl::StatusOr<v1::GetJobResponse> Send(Session& session,
   AppendLossy(options.file.substr(options.file.find_last_of('/') + 1),
               batch.mutable_file_name());
   Progress progress;
-  std::string part(kPartBytes, '\0');
+  absl::StatusOr<std::string> part = "";
   uint64_t sent = 0;
   // The server ends the call early if it refuses the file.
   for (bool open = writer->Write(message); open;) {
-    const size_t size = std::fread(part.data(), 1, part.size(), file);
-    if (size == 0) break;
-    message.set_data(part.data(), size);
+    part = ReadPart(options.file, file.get());
+    if (!part.ok() || part->empty()) break;
+    sent += part->size();
+    message.set_data(*std::move(part));
     open = writer->Write(message);
-    progress.Bytes("sending", sent += size, std::max(total, sent));
+    progress.Bytes("sending", sent, std::max(total, sent));
   }
-  const bool failed = std::ferror(file) != 0;
-  std::fclose(file);
-  if (failed) {
+  if (!part.ok()) {
     call.context()->TryCancel();
     writer->Finish();
-    return absl::InvalidArgumentError(
-        absl::StrCat("file ", options.file, ": cannot be read"));
+    return part.status();
   }
   progress.Phase("checking the lines");
   writer->WritesDone();
