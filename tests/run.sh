@@ -12,8 +12,10 @@ usage: tests/run.sh [--release | --asan | --tsan] [--soak [MINUTES]] [-R REGEX]
 Without options: all three builds and all tests but the long ones.
   --release | --asan | --tsan   only this build (may be repeated)
   --soak [MINUTES]              the long tests of the release build, with full
-                                fault counts, for about MINUTES [10] each, and
-                                the fuzzer of frames for a quarter of that
+                                fault counts, for about MINUTES [10] each; the
+                                coordinator's unit tests with threads delayed at
+                                random and the fuzzer of frames for a quarter of
+                                that
   --clients                     the clients that people use, over HTTP: needs a
                                 registry of Python packages, skips without
   -R REGEX                      only tests whose name matches
@@ -113,7 +115,7 @@ run_in() {
 }
 
 steps=$((1 + 2 * ${#builds[@]}))
-if [[ -n $soak ]]; then steps=$((steps + 1)); fi
+if [[ -n $soak ]]; then steps=$((steps + 2)); fi
 if [[ -n $clients ]]; then steps=3; fi
 at=1
 step() {
@@ -275,12 +277,34 @@ fuzz() {
   echo "$(grep -E '^Done [0-9]+ runs' "$log" || echo 'no summary'), nothing found"
 }
 
+# One line of summary on rounds of the coordinator's unit tests whose threads
+# sleep at random; not 0 when a test failed.
+delay() {
+  local -r end=$((SECONDS + $1)) folder=$(build_dir release)/tests
+  local -r library=$folder/testing/libringfleet_thread_delays.so
+  local rounds=0
+  while ((rounds == 0 || SECONDS < end)); do
+    if ! LD_PRELOAD=$library ctest --test-dir "$folder/coordinator" -L unit \
+      --output-on-failure -j "$((4 * $(nproc)))" >"$log" 2>&1; then
+      grep -vE '^ *Start +[0-9]+:|\.+ +Passed' "$log" | tail -n 60 >&2
+      echo "failed in round $((rounds + 1))"
+      return 1
+    fi
+    rounds=$((rounds + 1))
+  done
+  echo "$rounds rounds, $(grep -E 'tests passed' "$log")"
+}
+
 if [[ -n $soak ]]; then
+  quarter=$((soak * 15 > 0 ? soak * 15 : 1))
+  line=$(mktemp)
+  step "delayed threads"
+  delay "$quarter" >"$line" || failed=1
+  printf '%-8s %s\n' delays "$(cat "$line")" | tee -a "$summary"
   step "fuzzer: frame_fuzz"
-  fuzzed=$(mktemp)
-  fuzz "$((soak * 15 > 0 ? soak * 15 : 1))" >"$fuzzed" || failed=1
-  printf '%-8s %s\n' fuzz "$(cat "$fuzzed")" | tee -a "$summary"
-  rm -f "$fuzzed"
+  fuzz "$quarter" >"$line" || failed=1
+  printf '%-8s %s\n' fuzz "$(cat "$line")" | tee -a "$summary"
+  rm -f "$line"
 fi
 
 echo

@@ -611,14 +611,14 @@ TEST_F(FleetTest, AStepThatNeverEndsIsEnded) {
     never->Wait();
     return absl::OkStatus();
   };
-  options_.step_timeout = absl::Milliseconds(200);
+  options_.step_timeout = absl::Milliseconds(500);
   Start(2);
   ASSERT_TRUE(WaitReady().ok());
   const Outcome outcome = Await(*Submit("a", 10, 5, 40));
   EXPECT_EQ(outcome.status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(outcome.status.message()),
               MatchesRegex("worker 1 \\(.*\\) failed during step 1: no result "
-                           "of step 1 for 200ms"));
+                           "of step 1 for 500ms"));
   never->Open();
 }
 
