@@ -46,7 +46,6 @@ constexpr size_t kMostPairs = 16;
 constexpr size_t kMostPairKey = 64;  // Characters, as is the next.
 constexpr size_t kMostPairValue = 512;
 constexpr size_t kMostFileId = 256;
-constexpr char kTooLong[] = "string_above_max_length";  // A code of OpenAI's.
 
 // Returns the parts of a path between its slashes. A request that could not be
 // read has an empty path.
@@ -202,15 +201,9 @@ std::optional<ApiError> ReadNewBatch(const HttpRequest& request,
   batch->priority = static_cast<int32_t>(
       fields.Integer("priority", 1, std::numeric_limits<int32_t>::max())
           .value_or(kBatchPriority));
+  // Some clients put a key of their own into the header.
   std::string key = fields.Text("idempotency_key").value_or("");
-  const std::string header(request.Header("idempotency-key"));
-  if (!key.empty() && !header.empty() && key != header) {
-    fields.FailField("idempotency_key",
-                     "not the key of the header Idempotency-Key, want one of "
-                     "them",
-                     kInvalidValue);
-  }
-  if (key.empty()) key = header;
+  if (key.empty()) key = std::string(request.Header("idempotency-key"));
   if (key.size() > kMostClientKey) {
     fields.FailField(
         "idempotency_key",
@@ -269,7 +262,7 @@ void BatchEndpoints::OnRequest(std::shared_ptr<HttpExchange> exchange) {
 }
 
 ApiError BatchEndpoints::ErrorOfStore(const absl::Status& status) const {
-  return StoreErrorOf(status, host_.batches->store().is_lost());
+  return StoreErrorOf(status, host_.batches->store());
 }
 
 void BatchEndpoints::OnPool(const std::shared_ptr<HttpExchange>& exchange,
@@ -301,7 +294,7 @@ Batches::Created BatchEndpoints::Responder(
     if (batch.ok()) {
       response.body = BatchJson(*batch);
     } else {
-      response = ErrorResponse(StoreErrorOf(batch.status(), store->is_lost()));
+      response = ErrorResponse(StoreErrorOf(batch.status(), *store));
     }
     door->Respond(exchange, std::move(response));
   };
@@ -368,7 +361,7 @@ void BatchEndpoints::DeleteFileOf(std::shared_ptr<HttpExchange> exchange,
           AppendJsonString(id, &response.body);
           response.body += ",\"object\":\"file\",\"deleted\":true}";
         } else {
-          response = ErrorResponse(StoreErrorOf(status, store->is_lost()));
+          response = ErrorResponse(StoreErrorOf(status, *store));
         }
         door->Respond(exchange, std::move(response));
       });
@@ -397,7 +390,8 @@ void BatchEndpoints::CreateBatch(std::shared_ptr<HttpExchange> exchange) {
       return host_.door->Respond(exchange, ErrorResponse(*error));
     }
     host_.batches->Create(
-        std::move(batch), [door = host_.door, respond = Responder(exchange),
+        std::move(batch), [door = host_.door, store = &host_.batches->store(),
+                           respond = Responder(exchange),
                            exchange](absl::StatusOr<BatchRecord> created) {
           const absl::Status status = created.status();
           if (absl::IsNotFound(status)) {
@@ -406,7 +400,8 @@ void BatchEndpoints::CreateBatch(std::shared_ptr<HttpExchange> exchange) {
                           ErrorResponse(BadField(
                               "input_file_id", std::string(status.message()))));
           } else if (absl::IsInvalidArgument(status)) {
-            ApiError error = ErrorOf(status);
+            ApiError error = StoreErrorOf(status, *store);
+            error.status = 400;
             error.param = "input_file_id";
             door->Respond(exchange, ErrorResponse(error));
           } else {

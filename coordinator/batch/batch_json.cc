@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/http/json_text.h"
@@ -45,6 +46,22 @@ std::string WindowOf(const BatchRecord& batch) {
   const int64_t ms = batch.expires_ms - batch.created_ms;
   return ms % kHourMs == 0 ? absl::StrCat(ms / kHourMs, "h")
                            : absl::StrCat(ms / 1000, "s");
+}
+
+// Replaces the paths of a folder and of what it has.
+void HideFolder(const std::string& folder, std::string* message) {
+  constexpr absl::string_view kShown = "the store";
+  size_t at = 0;
+  while ((at = message->find(folder, at)) != std::string::npos) {
+    size_t end = at + folder.size();
+    while (end < message->size() &&
+           (absl::ascii_isalnum((*message)[end]) ||
+            absl::StrContains("/._-", (*message)[end]))) {
+      ++end;
+    }
+    message->replace(at, end - at, kShown.data(), kShown.size());
+    at += kShown.size();
+  }
 }
 
 }  // namespace
@@ -135,13 +152,10 @@ std::string CleanFileName(absl::string_view name) {
   return out.empty() ? "upload" : out;
 }
 
-ApiError StoreErrorOf(const absl::Status& status, bool lost) {
+ApiError StoreErrorOf(const absl::Status& status, const Store& store) {
   ApiError error = ErrorOf(status);
-  // Clients are not told where the store is.
-  const size_t place = error.message.find(": ");
-  if (error.message.substr(0, place).find('/') != std::string::npos) {
-    error.message.replace(0, place, "the store");
-  }
+  HideFolder(store.folder(), &error.message);
+  const bool lost = store.is_lost();
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
       error.status = 500;  // A file that cannot be where it is.

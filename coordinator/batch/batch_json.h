@@ -12,6 +12,7 @@
 #include "coordinator/http/api_error.h"
 #include "coordinator/store/batch_table.h"
 #include "coordinator/store/file_table.h"
+#include "coordinator/store/store.h"
 
 namespace ringfleet::coordinator {
 
@@ -39,9 +40,9 @@ std::string ListJson(const ListPage& page);
 // bytes. It is shown to people only.
 std::string CleanFileName(absl::string_view name);
 
-// Returns the error for a status of Batches, of an upload or of a Store,
-// without the path that its message begins with. `lost`: the store is lost.
-ApiError StoreErrorOf(const absl::Status& status, bool lost);
+// Returns the error for a status of Batches, of an upload or of `store`.
+// Clients are not told where the store is.
+ApiError StoreErrorOf(const absl::Status& status, const Store& store);
 
 }  // namespace ringfleet::coordinator
 

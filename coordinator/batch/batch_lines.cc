@@ -12,11 +12,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "cluster/process/file_error.h"
 #include "cluster/process/status_macros.h"
-#include "coordinator/batch/batch_json.h"
+#include "coordinator/http/api_error.h"
 #include "coordinator/http/json_text.h"
 
 namespace ringfleet::coordinator {
@@ -33,6 +32,12 @@ constexpr size_t kMostShownBytes = 200;  // Of a value in an error.
 const std::string* TextField(const Json& object, const char* name) {
   const auto it = object.find(name);
   return it == object.end() ? nullptr : it->get_ptr<const std::string*>();
+}
+
+// A field that is null is absent.
+bool Has(const Json& object, const char* name) {
+  const auto it = object.find(name);
+  return it != object.end() && !it->is_null();
 }
 
 // Calls `on_line` with each line of a file, its first byte and its number,
@@ -158,17 +163,17 @@ class LineScanner {
                        .param = absl::StrCat(body, field),
                        .number = number};
     };
-    const auto given = line.body.find("model");
-    const bool absent = given == line.body.end() || given->is_null();
-    if (absent && !endpoint_.empty()) {
+    const bool names_model = Has(line.body, "model");
+    if (!names_model && !endpoint_.empty()) {
       return fail(kMissingParameter, "model",
                   absl::StrCat("missing required parameter, want '",
                                context_.served_name, "'"));
     }
     const std::string* const model = TextField(line.body, "model");
-    if (model == nullptr && !absent) {
-      return fail(kInvalidType, "model",
-                  absl::StrCat(given->type_name(), ", want a string"));
+    if (model == nullptr && names_model) {
+      return fail(
+          kInvalidType, "model",
+          absl::StrCat(line.body["model"].type_name(), ", want a string"));
     }
     if (model != nullptr && *model != context_.served_name) {
       return fail("model_not_found", "model",
@@ -183,11 +188,12 @@ class LineScanner {
     }
     auto error = CheckGenerationRequest(line.body, line.chat, context_);
     if (!error.has_value()) return std::nullopt;
-    // The message begins with the field.
+    // The message begins with the field, if there is one.
+    const std::string prefix = error->param.empty() ? "" : body;
     return LineError{
         .code = error->code.empty() ? "invalid_request" : error->code,
-        .message = absl::StrCat(body, error->message),
-        .param = absl::StrCat(body, error->param),
+        .message = absl::StrCat(prefix, error->message),
+        .param = absl::StrCat(prefix, error->param),
         .number = number};
   }
 
@@ -243,9 +249,9 @@ std::optional<LineError> ReadBatchLine(absl::string_view text, int64_t number,
     return fail("invalid_json_line", std::string(why));
   }
   // The error of a field that is absent or has another type.
-  const auto missing = [&fail, &json](const char* name, const char* wanted) {
+  const auto unfit = [&fail, &json](const char* name, const char* wanted) {
     const auto it = json->find(name);
-    const bool absent = it == json->end() || it->is_null();
+    const bool absent = !Has(*json, name);
     return fail(
         absent ? kMissingParameter : kInvalidType,
         absl::StrCat(name, ": ",
@@ -257,8 +263,8 @@ std::optional<LineError> ReadBatchLine(absl::string_view text, int64_t number,
                        json->contains("method") || !endpoint.empty();
   if (const std::string* const text_id = TextField(*json, "custom_id")) {
     out->custom_id = *text_id;
-  } else if (wrapped || json->contains("custom_id")) {
-    return missing("custom_id", "a string");
+  } else if (wrapped || Has(*json, "custom_id")) {
+    return unfit("custom_id", "a string");
   } else {
     out->custom_id = absl::StrCat("line-", number);
   }
@@ -269,8 +275,8 @@ std::optional<LineError> ReadBatchLine(absl::string_view text, int64_t number,
                 "custom_id");
   }
   if (!wrapped) {
-    out->chat = json->contains("messages");
-    const bool prompts = json->contains("prompt");
+    out->chat = Has(*json, "messages");
+    const bool prompts = Has(*json, "prompt");
     if (!out->chat && !prompts) {
       return fail(kMissingParameter,
                   "neither body nor prompt nor messages, want one of them");
@@ -285,7 +291,7 @@ std::optional<LineError> ReadBatchLine(absl::string_view text, int64_t number,
     return std::nullopt;
   }
   const std::string* const method = TextField(*json, "method");
-  if (method == nullptr) return missing("method", "POST");
+  if (method == nullptr) return unfit("method", "POST");
   if (*method != "POST") {
     return fail("invalid_method",
                 absl::StrCat("method: '", method->substr(0, kMostShownBytes),
@@ -293,7 +299,7 @@ std::optional<LineError> ReadBatchLine(absl::string_view text, int64_t number,
                 "method");
   }
   const std::string* const url = TextField(*json, "url");
-  if (url == nullptr) return missing("url", "an endpoint");
+  if (url == nullptr) return unfit("url", "an endpoint");
   if (!endpoint.empty() && *url != endpoint) {
     return fail("invalid_url",
                 absl::StrCat("url: '", url->substr(0, kMostShownBytes),
@@ -311,7 +317,7 @@ std::optional<LineError> ReadBatchLine(absl::string_view text, int64_t number,
   out->chat = *url == kChatEndpoint;
   const auto body = json->find("body");
   if (body == json->end() || !body->is_object()) {
-    return missing("body", "an object");
+    return unfit("body", "an object");
   }
   out->body = std::move(*body);
   return std::nullopt;

@@ -72,9 +72,14 @@ bool IsSame(const BatchRecord& batch, const NewBatch& wanted,
 absl::Status LinkInput(const Store& store, const std::string& file,
                        const std::string& batch) {
   const std::string path = store.FilePath(batch);
-  if (link(store.FilePath(file).c_str(), path.c_str()) != 0 &&
-      errno != EEXIST) {
-    return cluster::FileError(path, errno);
+  const std::string upload = store.FilePath(file);
+  if (link(upload.c_str(), path.c_str()) != 0 && errno != EEXIST) {
+    const int error = errno;
+    if (error == ENOENT && access(upload.c_str(), F_OK) != 0) {
+      return absl::NotFoundError(
+          absl::StrCat("the bytes of file '", file, "' are gone"));
+    }
+    return cluster::FileError(path, error);
   }
   RF_RETURN_IF_ERROR(SyncFolder(store.FilePath("")));
   // RemoveStrangers, which may not know this batch yet, spares young files.
@@ -328,7 +333,7 @@ absl::Status Batches::Scan(const BatchRecord& batch, ScannedLines* out) {
     return scanned.status();
   }
   out->errors.push_back({.code = "input_lost",
-                         .message = std::string(scanned.status().message()),
+                         .message = "the batch's input is gone",
                          .param = "",
                          .number = 0});
   return absl::OkStatus();

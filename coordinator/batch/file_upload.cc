@@ -125,7 +125,7 @@ class FileUpload::Form final : public FormReceiver {
     return Fail(std::move(error));
   }
   absl::Status FailStore(const absl::Status& status) {
-    return Fail(StoreErrorOf(status, batches_->store().is_lost()));
+    return Fail(StoreErrorOf(status, batches_->store()));
   }
 
   Batches* const batches_;

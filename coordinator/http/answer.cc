@@ -56,6 +56,7 @@ void Answer::Start(AnswerHost* host, bool chat,
     answer->Fail({.status = 429,
                   .message = "too many requests arrive at a time; try again "
                              "later",
+                  .code = kRateLimit,
                   .retry_after_s = 1});
   }
 }
@@ -80,6 +81,7 @@ std::optional<ApiError> Answer::StartJobs() {
         .message = absl::StrCat(
             "the limit of ", host_->most_jobs,
             " choices that wait or run is reached; try again later"),
+        .code = kRateLimit,
         .retry_after_s = 1};
   }
   choices_.reserve(count);

@@ -256,6 +256,7 @@ void Api::OnPool(std::shared_ptr<HttpExchange> exchange,
   exchange->Respond(ErrorResponse(
       {.status = 429,
        .message = "too many requests arrive at a time; try again later",
+       .code = kRateLimit,
        .retry_after_s = 1}));
 }
 

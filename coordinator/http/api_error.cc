@@ -52,7 +52,9 @@ int HttpStatusOf(absl::StatusCode code) {
 
 ApiError BadField(std::string param, std::string message) {
   message = absl::StrCat(param, ": ", message);
-  return {.message = std::move(message), .param = std::move(param)};
+  return {.message = std::move(message),
+          .param = std::move(param),
+          .code = kInvalidValue};
 }
 
 ApiError UnsupportedField(std::string param) {

@@ -31,12 +31,13 @@ struct ApiError {
 inline constexpr char kMissingParameter[] = "missing_required_parameter";
 inline constexpr char kInvalidType[] = "invalid_type";
 inline constexpr char kInvalidValue[] = "invalid_value";
+inline constexpr char kTooLong[] = "string_above_max_length";
 inline constexpr char kRateLimit[] = "rate_limit_exceeded";
 
 // Code of a request that makes the fleet fail each time it runs alone.
 inline constexpr char kFailedAlone[] = "request_fails_fleet";
 
-// A 400 that names a field of the request.
+// A 400 that names a field of the request. Its code is kInvalidValue.
 ApiError BadField(std::string param, std::string message);
 ApiError UnsupportedField(std::string param);
 // A status of the fleet or of the model.

@@ -28,7 +28,7 @@ struct ChatPrompt {
 // `fields`; then the result is empty.
 ChatPrompt RenderChat(const Tokenizer& tokenizer, RequestFields* fields);
 
-// Reports what RenderChat reports before it renders.
+// Reports what RenderChat reports of the request itself, without the template.
 void CheckChat(const Tokenizer& tokenizer, RequestFields* fields);
 
 }  // namespace ringfleet::coordinator

@@ -331,12 +331,24 @@ class PromptReader {
     if (prompt.size() > context_.positions && encodes_) {
       return FailLength(prompt.size());
     }
-    for (const Json& id : prompt) {
-      if (!id.is_number_unsigned() ||
-          id.get<uint64_t>() > std::numeric_limits<uint32_t>::max()) {
-        return fields_->FailField("prompt", "an entry is no id, want integers");
+    const auto limit = static_cast<uint64_t>(context_.model->spec().vocab_size);
+    for (size_t i = 0; i < prompt.size(); ++i) {
+      const Json& id = prompt[i];
+      if (!id.is_number_unsigned()) {
+        return fields_->FailField("prompt", "an entry is no id, want integers",
+                                  kInvalidType);
       }
-      ids.mutable_ids()->add_ids(id.get<uint32_t>());
+      if (id.get<uint64_t>() >= limit) {
+        return fields_->FailField(
+            "prompt",
+            absl::StrCat("id ", id.get<uint64_t>(), " at index ", i,
+                         ", want less than ", limit, " (vocab_size)"));
+      }
+      if (encodes_) ids.mutable_ids()->add_ids(id.get<uint32_t>());
+    }
+    if (!encodes_ && !prompt.empty()) {
+      out_->prompts.emplace_back();
+      return;
     }
     Add(context_.model->PromptIds(ids), "prompt");
   }
@@ -355,12 +367,14 @@ class PromptReader {
   }
 
   void AddText(const std::string& text, bool prefix) {
+    const auto usable = context_.model->tokenizer();
+    if (!usable.ok()) return fields_->Fail(ErrorOf(usable.status()));
     if (!encodes_) {
       out_->prompts.emplace_back();
       return;
     }
     if (!CheckLength(text)) return;
-    const Tokenizer& tokenizer = **context_.model->tokenizer();
+    const Tokenizer& tokenizer = **usable;
     Add(prefix ? tokenizer.EncodePrompt(text) : tokenizer.Encode(text),
         "prompt");
   }
@@ -369,12 +383,12 @@ class PromptReader {
     if (!ids.ok()) {
       ApiError error = ErrorOf(ids.status());
       error.param = name;
+      error.code = kInvalidValue;
       return fields_->Fail(std::move(error));
     }
     if (ids->empty()) {
       return fields_->FailField(name, "empty, want at least one token");
     }
-    if (!encodes_) ids->clear();
     if (ids->size() > context_.positions) return FailLength(ids->size());
     out_->prompts.push_back(*std::move(ids));
   }
@@ -502,10 +516,9 @@ std::optional<ApiError> CheckGenerationRequest(
   request.chat = chat;
   ReadFields(context, &fields, &request);
   if (request.stream) fields.FailField("stream", "true, want false");
-  for (const char* const name : {"max_tokens", "max_completion_tokens"}) {
-    fields.Integer(name, request.echo ? 0 : 1,
-                   std::numeric_limits<int32_t>::max());
-  }
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  fields.Integer("max_tokens", request.echo ? 0 : 1, kMost);
+  fields.Integer("max_completion_tokens", 1, kMost);
   PromptReader(context, /*encodes=*/false, &fields, &request).Read();
   CheckChoices(request, &fields);
   return fields.error();

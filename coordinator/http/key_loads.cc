@@ -10,6 +10,7 @@ ApiError TooMuch(absl::string_view what, uint64_t limit) {
   return {.status = 429,
           .message = absl::StrCat("the key's limit of ", limit, " ", what,
                                   " is reached; try again later"),
+          .code = kRateLimit,
           .retry_after_s = 1};
 }
 

@@ -40,7 +40,8 @@ class RequestFields {
   void Refuse(const char* name, double neutral = 0);
 
   void Fail(ApiError error);
-  void FailField(const char* name, std::string message, std::string code = "");
+  void FailField(const char* name, std::string message,
+                 std::string code = kInvalidValue);
   const std::optional<ApiError>& error() const { return error_; }
 
  private:

@@ -550,14 +550,21 @@ TEST_F(BatchFleetTest, ResultsInAFileLeaveADocumentOnStdout) {
   EXPECT_EQ(LinesOf(piped.output()).size(), 3);
   EXPECT_FALSE(std::filesystem::exists(File("-")));
   // More of the input never comes.
+  const auto files = [this] {
+    const std::filesystem::directory_iterator begin(File("store/files"));
+    return std::distance(begin, std::filesystem::directory_iterator());
+  };
+  const auto before = files();
   testing::Process endless(
       {.command = {RINGFLEET_BINARY, "submit", "--cluster", cluster(), "-"},
        .capture = File("endless"),
        .input = true});
   endless.Write("{\"prompt\": \"a\"}\n");
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_TRUE(testing::WaitUntil(30, [&] { return files() > before; }));
   endless.Signal(SIGINT);
   EXPECT_EQ(endless.Wait(20), 130) << endless.errors();
+  EXPECT_THAT(endless.errors(), HasSubstr("interrupted"));
+  EXPECT_TRUE(testing::WaitUntil(30, [&] { return files() == before; }));
 }
 
 TEST_F(BatchFleetTest, SubmissionsThatHaveNoMeaningAreRefused) {

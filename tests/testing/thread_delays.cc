@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A library to be preloaded into tests: threads sleep at random where they meet
-// others, at a socket, at a lock that somebody held, and at their start. A test
-// that waits for too little fails with it as on a machine whose processors are
-// busy.
+// others, at a socket, behind a wait for a condition or for a lock of Abseil's,
+// and at their start. A test that waits for too little fails with it as on a
+// machine whose processors are busy.
 //
 // RINGFLEET_DELAY_RATE: one of so many calls sleeps [20]. RINGFLEET_DELAY_US:
 // for up to so many microseconds [20000], and one in eight times for up to five
@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdarg>
 #include <cstdint>
@@ -24,23 +25,69 @@
 
 namespace {
 
-uint64_t NumberFrom(const char* variable, uint64_t absent) {
-  const char* const text = std::getenv(variable);
-  const uint64_t number =
-      text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
-  return number == 0 ? absent : number;
-}
-
-// Returns the function that this library hides.
+// A function that this library hides. It is found without a guard, because a
+// guard waits by syscall().
 template <typename Function>
-Function* Hidden(const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
-}
+class Hidden {
+ public:
+  constexpr explicit Hidden(const char* name) : name_(name) {}
+  Function* get() {
+    Function* function = function_.load(std::memory_order_relaxed);
+    if (function == nullptr) {
+      function = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name_));
+      function_.store(function, std::memory_order_relaxed);
+    }
+    return function;
+  }
 
-long Call(long number, long a, long b, long c, long d, long e, long f) {
-  static auto* const hidden = Hidden<long(long, ...)>("syscall");
-  return hidden(number, a, b, c, d, e, f);
-}
+ private:
+  const char* const name_;
+  std::atomic<Function*> function_{nullptr};
+};
+
+constinit Hidden<ssize_t(int, const void*, size_t, int)> hidden_send("send");
+constinit Hidden<ssize_t(int, const msghdr*, int)> hidden_sendmsg("sendmsg");
+constinit Hidden<ssize_t(int, void*, size_t, int)> hidden_recv("recv");
+constinit Hidden<ssize_t(int, msghdr*, int)> hidden_recvmsg("recvmsg");
+constinit Hidden<int(int, epoll_event*, int, int)> hidden_epoll_wait(
+    "epoll_wait");
+constinit Hidden<int(pollfd*, nfds_t, int)> hidden_poll("poll");
+constinit Hidden<int(pthread_t*, const pthread_attr_t*, void* (*)(void*),
+                     void*)>
+    hidden_create("pthread_create");
+constinit Hidden<int(pthread_cond_t*, pthread_mutex_t*)> hidden_wait(
+    "pthread_cond_wait");
+constinit Hidden<int(pthread_cond_t*, pthread_mutex_t*, const timespec*)>
+    hidden_timed_wait("pthread_cond_timedwait");
+constinit Hidden<int(pthread_cond_t*, pthread_mutex_t*, clockid_t,
+                     const timespec*)>
+    hidden_clock_wait("pthread_cond_clockwait");
+constinit Hidden<long(long, ...)> hidden_syscall("syscall");
+
+// A setting from the environment.
+class Setting {
+ public:
+  constexpr Setting(const char* name, uint64_t absent)
+      : name_(name), absent_(absent) {}
+  uint64_t get() {
+    uint64_t number = number_.load(std::memory_order_relaxed);
+    if (number == 0) {
+      const char* const text = std::getenv(name_);
+      if (text != nullptr) number = std::strtoull(text, nullptr, 10);
+      if (number == 0) number = absent_;
+      number_.store(number, std::memory_order_relaxed);
+    }
+    return number;
+  }
+
+ private:
+  const char* const name_;
+  const uint64_t absent_;
+  std::atomic<uint64_t> number_{0};  // 0: not read.
+};
+
+constinit Setting rate("RINGFLEET_DELAY_RATE", 20);
+constinit Setting most_us("RINGFLEET_DELAY_US", 20'000);
 
 uint64_t NextRandom() {
   static thread_local uint64_t state = 0;
@@ -59,18 +106,15 @@ uint64_t NextRandom() {
 
 // Keeps errno.
 void Delay() {
-  static const uint64_t rate = NumberFrom("RINGFLEET_DELAY_RATE", 20);
-  static const uint64_t most_us = NumberFrom("RINGFLEET_DELAY_US", 20'000);
   const uint64_t random = NextRandom();
-  if (random % rate != 0) return;
-  uint64_t us = (random >> 16) % most_us;
+  if (random % rate.get() != 0) return;
+  uint64_t us = (random >> 16) % most_us.get();
   if (random >> 61 == 0) us *= 5;
   const int error = errno;
   timespec time = {};
   time.tv_sec = static_cast<time_t>(us / 1'000'000);
   time.tv_nsec = static_cast<long>(us % 1'000'000 * 1000);
-  Call(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, reinterpret_cast<long>(&time),
-       0, 0, 0);
+  hidden_syscall.get()(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &time, nullptr);
   errno = error;
 }
 
@@ -90,63 +134,77 @@ void* RunLate(void* given) {
 extern "C" {
 
 ssize_t send(int socket, const void* data, size_t size, int flags) {
-  static auto* const hidden = Hidden<decltype(send)>("send");
   Delay();
-  return hidden(socket, data, size, flags);
+  return hidden_send.get()(socket, data, size, flags);
 }
 
 ssize_t sendmsg(int socket, const msghdr* message, int flags) {
-  static auto* const hidden = Hidden<decltype(sendmsg)>("sendmsg");
   Delay();
-  return hidden(socket, message, flags);
+  return hidden_sendmsg.get()(socket, message, flags);
 }
 
 ssize_t recv(int socket, void* data, size_t size, int flags) {
-  static auto* const hidden = Hidden<decltype(recv)>("recv");
-  const ssize_t received = hidden(socket, data, size, flags);
+  const ssize_t received = hidden_recv.get()(socket, data, size, flags);
   Delay();
   return received;
 }
 
 ssize_t recvmsg(int socket, msghdr* message, int flags) {
-  static auto* const hidden = Hidden<decltype(recvmsg)>("recvmsg");
-  const ssize_t received = hidden(socket, message, flags);
+  const ssize_t received = hidden_recvmsg.get()(socket, message, flags);
   Delay();
   return received;
 }
 
 int epoll_wait(int poller, epoll_event* events, int most, int timeout) {
-  static auto* const hidden = Hidden<decltype(epoll_wait)>("epoll_wait");
-  const int found = hidden(poller, events, most, timeout);
+  const int found = hidden_epoll_wait.get()(poller, events, most, timeout);
   Delay();
   return found;
 }
 
 int poll(pollfd* files, nfds_t count, int timeout) {
-  static auto* const hidden = Hidden<decltype(poll)>("poll");
-  const int found = hidden(files, count, timeout);
+  const int found = hidden_poll.get()(files, count, timeout);
   Delay();
   return found;
 }
 
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                    void* (*run)(void*), void* argument) noexcept {
-  static auto* const hidden =
-      Hidden<decltype(pthread_create)>("pthread_create");
   auto start = std::make_unique<Start>(Start{run, argument});
-  const int error = hidden(thread, attributes, RunLate, start.get());
+  const int error =
+      hidden_create.get()(thread, attributes, RunLate, start.get());
   if (error == 0) static_cast<void>(start.release());
   return error;
 }
 
-// Locks of Abseil and of the standard library wait with futexes.
+int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) {
+  const int error = hidden_wait.get()(condition, mutex);
+  Delay();
+  return error;
+}
+
+int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
+                           const timespec* until) {
+  const int error = hidden_timed_wait.get()(condition, mutex, until);
+  Delay();
+  return error;
+}
+
+int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
+                           clockid_t clock, const timespec* until) {
+  const int error = hidden_clock_wait.get()(condition, mutex, clock, until);
+  Delay();
+  return error;
+}
+
+// Locks of Abseil wait by it.
 long syscall(long number, ...) noexcept {
   va_list list;
   va_start(list, number);
   long arguments[6];
   for (long& argument : arguments) argument = va_arg(list, long);
   va_end(list);
-  const long result = Call(number, arguments[0], arguments[1], arguments[2],
+  const long result =
+      hidden_syscall.get()(number, arguments[0], arguments[1], arguments[2],
                            arguments[3], arguments[4], arguments[5]);
   if (number == SYS_futex) Delay();
   return result;

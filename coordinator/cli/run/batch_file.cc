@@ -101,6 +101,7 @@ absl::StatusOr<v1::GetJobResponse> Send(Session& session,
   AppendLossy(options.file.substr(options.file.find_last_of('/') + 1),
               batch.mutable_file_name());
   Progress progress;
+  if (total == 0) progress.Phase("sending");
   absl::StatusOr<std::string> part = "";
   uint64_t sent = 0;
   // The server ends the call early if it refuses the file.
@@ -110,7 +111,7 @@ absl::StatusOr<v1::GetJobResponse> Send(Session& session,
     sent += part->size();
     message.set_data(*std::move(part));
     open = writer->Write(message);
-    progress.Bytes("sending", sent, std::max(total, sent));
+    if (total > 0) progress.Bytes("sending", sent, std::max(total, sent));
   }
   if (!part.ok()) {
     call.context()->TryCancel();
@@ -284,9 +285,11 @@ std::string BatchRemark(const v1::JobInfo& job) {
   if (job.error().empty()) return name + BatchSummary(job);
   // All lines have a result then, which may be the end of the batch.
   const std::string counts =
-      batch.total() == 0 ? ""
-                         : absl::StrCat(batch.completed(), " of ",
-                                        batch.total(), " lines completed, ");
+      batch.total() == 0
+          ? ""
+          : absl::StrCat(batch.completed(), " of ", batch.total(),
+                         batch.total() == 1 ? " line" : " lines",
+                         " completed, ");
   return absl::StrCat(name, counts, job.error());
 }
 
@@ -344,7 +347,8 @@ absl::Status CheckBatchOptions(const BatchOptions& options) {
                          "FILE of them");
   }
   std::error_code error;
-  if (std::filesystem::is_regular_file(options.output, error) &&
+  if (options.output != kStandardStream &&
+      std::filesystem::is_regular_file(options.output, error) &&
       std::filesystem::equivalent(
           options.file == kStandardStream ? "/dev/stdin" : options.file,
           options.output, error)) {
@@ -458,12 +462,13 @@ absl::Status RunBatchFile(SessionOptions session_options,
         file->Write(line);
         return file->status();
       });
-  if (Interrupt::Get().requested()) {
+  if (!status.ok() && Interrupt::Get().requested()) {
     const std::string id = OneLine(job.id());
-    std::fprintf(stderr,
-                 "batch %s goes on: `ringfleet show %s --follow` waits for it, "
-                 "`ringfleet cancel %s` ends it\n",
-                 id.c_str(), id.c_str(), id.c_str());
+    std::fprintf(
+        stderr,
+        "batch %s goes on: `ringfleet show %s --output --follow` waits "
+        "for its results, `ringfleet cancel %s` ends it\n",
+        id.c_str(), id.c_str(), id.c_str());
   }
   if (status.ok() && file != nullptr) status = file->Finish();
   if (status.ok()) {

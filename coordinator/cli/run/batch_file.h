@@ -25,12 +25,12 @@ struct BatchOptions {
   // and those that have none without it.
   std::vector<const CLI::Option*> own;
   const CLI::Option* priority = nullptr;
-  std::string file;  // Empty: no batch is submitted.
+  std::string file;  // Empty: no batch is submitted. "-": stdin.
   std::string name;
   std::string key;
   std::string endpoint;
   bool follow = false;
-  std::string output;  // A file for the results; empty: none.
+  std::string output;  // A file for the results. Empty: none. "-": stdout.
 };
 
 // The check of a file ends behind so many errors.
@@ -47,8 +47,8 @@ void AddBatchOptions(CLI::App& app, const std::vector<std::string>& shared,
 absl::Status CheckBatchOptions(const BatchOptions& options);
 
 // Submits the file, and prints {"id","state","total"}. With `follow` or
-// `output`, waits for the results, and prints or writes them instead; with
-// `output` and --json prints both, each in its place.
+// `output`, waits for the results, and prints or writes them instead; with a
+// file and --json does both, each in its place.
 //
 // Errors: INVALID_ARGUMENT: lines have errors, which are on stderr.
 absl::Status RunBatchFile(SessionOptions session, const BatchOptions& options,

@@ -243,7 +243,7 @@ Json DetailsOf(const v1::BatchInfo& batch) {
   Json errors = Json::array();
   for (const v1::BatchInfo::LineError& error : batch.errors()) {
     errors.push_back(
-        {{"line", error.line()},
+        {{"line", error.line() == 0 ? Json() : Json(error.line())},
          {"code", error.code()},
          {"param", error.param().empty() ? Json() : Json(error.param())},
          {"message", error.message()}});
@@ -346,6 +346,10 @@ absl::Status RunShow(const JobOptions& options, Invocation& invocation) {
     return ShowBatch(options, *session, *std::move(response), invocation);
   }
   absl::Status status = response.status();
+  if (status.ok() && options.unordered) {
+    status = absl::InvalidArgumentError(absl::StrCat(
+        "usage: --unordered with job ", options.id, ", want it with a batch"));
+  }
   if (status.ok() && options.follow) {
     status = Follow(options, *session);
     if (status.ok()) {

@@ -330,18 +330,34 @@ TEST_F(BatchEndpointsTest, AFileThatCannotBeStoredIsAnError) {
   const HttpReply reply = Upload(FileField("{}") + Field("purpose", "batch"));
   EXPECT_EQ(reply.status, 500);
   EXPECT_THAT(reply.body, HasSubstr("Not a directory"));
-  ApiError full = StoreErrorOf(absl::ResourceExhaustedError("full"), false);
+  ApiError full = StoreErrorOf(absl::ResourceExhaustedError("full"), *store_);
   EXPECT_EQ(full.status, 507);
   EXPECT_FALSE(full.should_retry);
-  // Clients are not told the path.
-  EXPECT_EQ(
-      StoreErrorOf(absl::ResourceExhaustedError("/s/state.db: full"), false)
-          .message,
-      "the store: full");
-  EXPECT_EQ(StoreErrorOf(absl::NotFoundError("no file: '/s'"), false).message,
-            "no file: '/s'");
-  EXPECT_EQ(StoreErrorOf(absl::FailedPreconditionError(""), true).status, 503);
-  EXPECT_EQ(StoreErrorOf(absl::FailedPreconditionError(""), false).status, 409);
+  const absl::Status refused = absl::FailedPreconditionError("");
+  EXPECT_EQ(StoreErrorOf(refused, *store_).status, 409);
+  // Another file takes the place of the database.
+  testing::WriteFile(store_->path() + ".other", "");
+  std::filesystem::rename(store_->path() + ".other", store_->path());
+  EXPECT_FALSE(
+      store_->WriteNow([](Database&) { return absl::OkStatus(); }).ok());
+  EXPECT_EQ(StoreErrorOf(refused, *store_).status, 503);
+}
+
+TEST_F(BatchEndpointsTest, ErrorsDoNotTellWhereTheStoreIs) {
+  const auto told = [this](const std::string& message) {
+    return StoreErrorOf(absl::InternalError(message), *store_).message;
+  };
+  EXPECT_EQ(told(store_->path() + ": full"), "the store: full");
+  EXPECT_EQ(told("cannot open '" + store_->FilePath("file-1") + "'"),
+            "cannot open 'the store'");
+  EXPECT_EQ(told("no batch found with id 'a/b: c'"),
+            "no batch found with id 'a/b: c'");
+  const std::string file = UploadId(CompletionLine("a"));
+  std::filesystem::remove(store_->FilePath(file));
+  const HttpReply gone = Call("POST", "/v1/batches", NewBatchJson(file).dump());
+  EXPECT_EQ(gone.status, 400);
+  EXPECT_EQ(Json::parse(gone.body)["error"]["message"],
+            "input_file_id: the bytes of file '" + file + "' are gone");
 }
 
 TEST_F(BatchEndpointsTest, ListsHavePages) {
@@ -531,11 +547,6 @@ TEST_F(BatchEndpointsTest, ErrorsHaveCodes) {
   EXPECT_EQ(post("priority", 0), "invalid_value");
   EXPECT_EQ(post("output_expires_after", {{"anchor", "created_at"}}),
             "missing_required_parameter");
-  Json wanted = NewBatchJson("file-x");
-  wanted["idempotency_key"] = "one";
-  EXPECT_EQ(code_of(Call("POST", "/v1/batches", wanted.dump(),
-                         "Idempotency-Key: other\r\n")),
-            "invalid_value");
   EXPECT_EQ(code_of(Upload(FileField("{}"))), "missing_required_parameter");
   EXPECT_EQ(code_of(Upload(FileField("{}") + Field("purpose", "vision"))),
             "invalid_value");

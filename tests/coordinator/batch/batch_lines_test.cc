@@ -162,8 +162,10 @@ TEST_F(BatchLinesTest, EachFieldIsChecked) {
   EXPECT_EQ(ErrorOf(R"({"prompt":"a","messages":[]})"), "invalid_value prompt");
   EXPECT_EQ(ErrorOf(R"({"custom_id":7,"prompt":"a"})"),
             "invalid_type custom_id");
-  EXPECT_EQ(ErrorOf(R"({"custom_id":null,"prompt":"a"})"),
-            "missing_required_parameter custom_id");
+  // Null is absent.
+  EXPECT_EQ(ErrorOf(R"({"custom_id":null,"prompt":null,"messages":[]})"), "");
+  EXPECT_EQ(ErrorOf(R"({"prompt":null,"messages":null})"),
+            "missing_required_parameter ");
   EXPECT_EQ(ErrorOf(R"({"custom_id":"","prompt":"a"})"),
             "invalid_custom_id custom_id");
   const auto with_id = [](size_t bytes) {

@@ -156,15 +156,15 @@ TEST_F(BatchesTest, NothingRunsOfAFileWithErrors) {
                                       "11 missing_required_parameter url",
                                       "12 missing_required_parameter body",
                                       "13 invalid_value temperature",
-                                      "14 invalid_request messages[0].role",
-                                      "15 invalid_request messages[0].content",
+                                      "14 invalid_value messages[0].role",
+                                      "15 invalid_value messages[0].content",
                                       "16 invalid_type messages",
-                                      "17 missing_required_parameter messages",
-                                      "18 invalid_request chat_template_kwargs",
-                                      "19 invalid_request prompt",
-                                      "20 invalid_request prompt",
+                                      "17 missing_required_parameter -",
+                                      "18 invalid_value chat_template_kwargs",
+                                      "19 invalid_value prompt",
+                                      "20 invalid_value prompt",
                                       "21 invalid_type prompt",
-                                      "22 invalid_request n",
+                                      "22 invalid_value n",
                                       "23 invalid_type model"}));
   EXPECT_EQ(jobs_.started(), 0);
 }
