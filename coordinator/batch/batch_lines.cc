@@ -165,7 +165,7 @@ class LineScanner {
     };
     const bool names_model = Has(line.body, "model");
     if (!names_model && !endpoint_.empty()) {
-      return fail(kMissingParameter, "model",
+      return fail("invalid_request", "model",
                   absl::StrCat("missing required parameter, want '",
                                context_.served_name, "'"));
     }

@@ -169,43 +169,39 @@ Json ReadTemplateVariables(RequestFields* fields) {
   return variables;
 }
 
-// Returns nothing where `fields` has a problem.
-std::optional<Conversation> ReadConversation(const Tokenizer& tokenizer,
-                                             RequestFields* fields) {
+}  // namespace
+
+ChatPrompt RenderChat(const Tokenizer& tokenizer, RequestFields* fields) {
   if (tokenizer.chat_template().empty()) {
     fields->FailField("messages",
                       "the model has no chat template, want /v1/completions");
-    return std::nullopt;
+    return {};
   }
   std::optional<Json> messages = ReadMessages(fields);
   const bool continues = fields->Flag("continue_final_message", false);
   const bool prompts = fields->Flag("add_generation_prompt", !continues);
-  if (fields->error().has_value()) return std::nullopt;
+  if (fields->error().has_value()) return {};
   if (continues && prompts) {
     fields->FailField("continue_final_message",
                       "excludes add_generation_prompt, want one of them");
-    return std::nullopt;
+    return {};
   }
-  if (continues && !messages->back()["content"].is_string()) {
-    fields->FailField("continue_final_message",
-                      "the last message has no text, want one to continue");
-    return std::nullopt;
+  std::optional<std::string> continued;
+  if (continues) {
+    const Json& content = messages->back()["content"];
+    if (!content.is_string()) {
+      fields->FailField("continue_final_message",
+                        "the last message has no text, want one to continue");
+      return {};
+    }
+    continued = content.get<std::string>();
   }
   Conversation conversation;
   conversation.messages = *std::move(messages);
   conversation.variables = ReadTemplateVariables(fields);
   conversation.add_generation_prompt = prompts;
   conversation.continue_final_message = continues;
-  if (fields->error().has_value()) return std::nullopt;
-  return conversation;
-}
-
-}  // namespace
-
-ChatPrompt RenderChat(const Tokenizer& tokenizer, RequestFields* fields) {
-  const std::optional<Conversation> conversation =
-      ReadConversation(tokenizer, fields);
-  if (!conversation.has_value()) return {};
+  if (fields->error().has_value()) return {};
   const auto parsed = ChatTemplate::Parse(
       tokenizer.chat_template(), tokenizer.bos_token(), tokenizer.eos_token());
   if (!parsed.ok()) {
@@ -213,14 +209,10 @@ ChatPrompt RenderChat(const Tokenizer& tokenizer, RequestFields* fields) {
     return {};
   }
   absl::StatusOr<MarkedText> text = (*parsed)->Render(
-      *conversation, absl::ToCivilSecond(absl::Now(), absl::LocalTimeZone()));
+      conversation, absl::ToCivilSecond(absl::Now(), absl::LocalTimeZone()));
   if (!text.ok()) {
     fields->FailField("messages", std::string(text.status().message()));
     return {};
-  }
-  std::optional<std::string> continued;
-  if (conversation->continue_final_message) {
-    continued = conversation->messages.back()["content"].get<std::string>();
   }
   ChatPrompt prompt;
   if (const auto markers = MarkersOf(tokenizer)) {
@@ -228,10 +220,6 @@ ChatPrompt RenderChat(const Tokenizer& tokenizer, RequestFields* fields) {
   }
   prompt.text = *std::move(text);
   return prompt;
-}
-
-void CheckChat(const Tokenizer& tokenizer, RequestFields* fields) {
-  static_cast<void>(ReadConversation(tokenizer, fields));
 }
 
 }  // namespace ringfleet::coordinator

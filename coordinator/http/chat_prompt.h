@@ -28,9 +28,6 @@ struct ChatPrompt {
 // `fields`; then the result is empty.
 ChatPrompt RenderChat(const Tokenizer& tokenizer, RequestFields* fields);
 
-// Reports what RenderChat reports of the request itself, without the template.
-void CheckChat(const Tokenizer& tokenizer, RequestFields* fields);
-
 }  // namespace ringfleet::coordinator
 
 #endif  // RINGFLEET_COORDINATOR_HTTP_CHAT_PROMPT_H_

@@ -265,10 +265,9 @@ void ReadLogprobs(RequestFields* fields, GenerationRequest* out) {
 
 class PromptReader {
  public:
-  // `encodes`: false leaves the prompts empty, however long they are.
-  PromptReader(const GenerationContext& context, bool encodes,
-               RequestFields* fields, GenerationRequest* out)
-      : context_(context), encodes_(encodes), fields_(fields), out_(out) {}
+  PromptReader(const GenerationContext& context, RequestFields* fields,
+               GenerationRequest* out)
+      : context_(context), fields_(fields), out_(out) {}
 
   void Read() { out_->chat ? ReadChat() : ReadCompletion(); }
 
@@ -278,11 +277,6 @@ class PromptReader {
     if (!tokenizer.ok()) return fields_->Fail(ErrorOf(tokenizer.status()));
     const bool separates = fields_->Flag("separate_reasoning", true);
     out_->tells_reasoning = fields_->Flag("include_reasoning", true);
-    if (!encodes_) {
-      CheckChat(**tokenizer, fields_);
-      out_->prompts.emplace_back();
-      return;
-    }
     const ChatPrompt prompt = RenderChat(**tokenizer, fields_);
     if (fields_->error().has_value()) return;
     if (separates) out_->text_rules.reasoning = prompt.reasoning;
@@ -328,9 +322,7 @@ class PromptReader {
           "prompt", absl::StrCat(prompt.type_name(), ", want a string or ids"),
           kInvalidType);
     }
-    if (prompt.size() > context_.positions && encodes_) {
-      return FailLength(prompt.size());
-    }
+    if (prompt.size() > context_.positions) return FailLength(prompt.size());
     const auto limit = static_cast<uint64_t>(context_.model->spec().vocab_size);
     for (size_t i = 0; i < prompt.size(); ++i) {
       const Json& id = prompt[i];
@@ -344,11 +336,7 @@ class PromptReader {
             absl::StrCat("id ", id.get<uint64_t>(), " at index ", i,
                          ", want less than ", limit, " (vocab_size)"));
       }
-      if (encodes_) ids.mutable_ids()->add_ids(id.get<uint32_t>());
-    }
-    if (!encodes_ && !prompt.empty()) {
-      out_->prompts.emplace_back();
-      return;
+      ids.mutable_ids()->add_ids(id.get<uint32_t>());
     }
     Add(context_.model->PromptIds(ids), "prompt");
   }
@@ -367,14 +355,8 @@ class PromptReader {
   }
 
   void AddText(const std::string& text, bool prefix) {
-    const auto usable = context_.model->tokenizer();
-    if (!usable.ok()) return fields_->Fail(ErrorOf(usable.status()));
-    if (!encodes_) {
-      out_->prompts.emplace_back();
-      return;
-    }
     if (!CheckLength(text)) return;
-    const Tokenizer& tokenizer = **usable;
+    const Tokenizer& tokenizer = **context_.model->tokenizer();
     Add(prefix ? tokenizer.EncodePrompt(text) : tokenizer.Encode(text),
         "prompt");
   }
@@ -383,7 +365,7 @@ class PromptReader {
     if (!ids.ok()) {
       ApiError error = ErrorOf(ids.status());
       error.param = name;
-      error.code = kInvalidValue;
+      if (error.status == 400) error.code = kInvalidValue;
       return fields_->Fail(std::move(error));
     }
     if (ids->empty()) {
@@ -405,18 +387,9 @@ class PromptReader {
   }
 
   const GenerationContext& context_;
-  const bool encodes_;
   RequestFields* const fields_;
   GenerationRequest* const out_;
 };
-
-void CheckChoices(const GenerationRequest& request, RequestFields* fields) {
-  const size_t choices = request.prompts.size() * request.n;
-  if (choices > kMaxChoices) {
-    fields->FailField(
-        "n", absl::StrCat(choices, " choices, want at most ", kMaxChoices));
-  }
-}
 
 void ReadLengths(const GenerationContext& context, RequestFields* fields,
                  GenerationRequest* out) {
@@ -501,9 +474,12 @@ std::optional<ApiError> ReadGenerationRequest(absl::string_view body, bool chat,
   out->chat = chat;
   ReadFields(context, &fields, out);
   if (fields.error().has_value()) return fields.error();
-  PromptReader(context, /*encodes=*/true, &fields, out).Read();
+  PromptReader(context, &fields, out).Read();
   if (fields.error().has_value()) return fields.error();
-  CheckChoices(*out, &fields);
+  if (out->prompts.size() * out->n > kMaxChoices) {
+    fields.FailField("n", absl::StrCat(out->prompts.size() * out->n,
+                                       " choices, want at most ", kMaxChoices));
+  }
   ReadLengths(context, &fields, out);
   return fields.error();
 }
@@ -519,8 +495,19 @@ std::optional<ApiError> CheckGenerationRequest(
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   fields.Integer("max_tokens", request.echo ? 0 : 1, kMost);
   fields.Integer("max_completion_tokens", 1, kMost);
-  PromptReader(context, /*encodes=*/false, &fields, &request).Read();
-  CheckChoices(request, &fields);
+  const char* const name = chat ? "messages" : "prompt";
+  const Json* const prompt = fields.Find(name);
+  if (prompt == nullptr) {
+    fields.FailField(name, "missing", kMissingParameter);
+  } else if (!(prompt->is_array() || (!chat && prompt->is_string()))) {
+    fields.FailField(
+        name,
+        absl::StrCat(prompt->type_name(), ", want ",
+                     chat ? "a list of messages" : "a string or ids"),
+        kInvalidType);
+  } else if (prompt->empty()) {
+    fields.FailField(name, "empty, want at least one entry");
+  }
   return fields.error();
 }
 

@@ -66,8 +66,8 @@ std::optional<ApiError> ReadGenerationRequest(absl::string_view body, bool chat,
                                               GenerationRequest* out);
 
 // Checks the fields of a body that is to be answered later, without stream.
-// Neither tokenizes nor renders: a prompt may still be too long or empty, or
-// its messages no conversation of the template's, such as two answers in a row.
+// Neither tokenizes nor renders: a prompt may still be too long or have ids
+// that are none, and its messages may be no conversation.
 std::optional<ApiError> CheckGenerationRequest(
     const nlohmann::ordered_json& body, bool chat,
     const GenerationContext& context);

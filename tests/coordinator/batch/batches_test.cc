@@ -96,9 +96,7 @@ TEST_F(BatchesTest, PlainLinesNeedNoIds) {
 
 TEST_F(BatchesTest, NothingRunsOfAFileWithErrors) {
   const std::string text = absl::StrJoin(
-      {ChatLine("a"),
-       std::string("{\"custom_id\": "),
-       ChatLine("a"),
+      {ChatLine("a"), std::string("{\"custom_id\": "), ChatLine("a"),
        std::string(
            R"({"custom_id":"b","method":"GET","url":"/v1/completions"})"),
        std::string(
@@ -116,16 +114,9 @@ TEST_F(BatchesTest, NothingRunsOfAFileWithErrors) {
        std::string(
            R"({"custom_id":"i","method":"POST","url":"/v1/completions"})"),
        std::string(R"({"prompt":"x","temperature":9})"),
-       std::string(R"({"messages":[{"role":"robot","content":"x"}]})"),
-       std::string(R"({"messages":[{"role":"user"}]})"),
-       std::string(R"({"messages":7})"),
-       std::string(R"({"messages":null})"),
-       std::string(R"({"messages":[{"role":"user","content":"x"}],)"
-                   R"("chat_template_kwargs":7})"),
-       std::string(R"({"prompt":[1,99999]})"),
-       std::string(R"({"prompt":[]})"),
-       std::string(R"({"prompt":["a",7]})"),
-       std::string(R"({"prompt":["a","b","c"],"n":100})"),
+       std::string(R"({"messages":[]})"), std::string(R"({"messages":7})"),
+       std::string(R"({"messages":null})"), std::string(R"({"prompt":[]})"),
+       std::string(R"({"prompt":7})"),
        std::string(R"({"prompt":"x","model":7})")},
       "\n");
   const BatchRecord made = CreateOf(text);
@@ -143,29 +134,20 @@ TEST_F(BatchesTest, NothingRunsOfAFileWithErrors) {
     EXPECT_TRUE(param == "-" || absl::StartsWith(message, param + ": "))
         << message;
   }
-  EXPECT_EQ(found,
-            (std::vector<std::string>{"2 invalid_json_line -",
-                                      "3 duplicate_custom_id custom_id",
-                                      "4 invalid_method method",
-                                      "5 invalid_url url",
-                                      "6 invalid_value body.temperature",
-                                      "7 streaming_unsupported body.stream",
-                                      "8 model_not_found body.model",
-                                      "9 missing_required_parameter custom_id",
-                                      "10 missing_required_parameter method",
-                                      "11 missing_required_parameter url",
-                                      "12 missing_required_parameter body",
-                                      "13 invalid_value temperature",
-                                      "14 invalid_value messages[0].role",
-                                      "15 invalid_value messages[0].content",
-                                      "16 invalid_type messages",
-                                      "17 missing_required_parameter -",
-                                      "18 invalid_value chat_template_kwargs",
-                                      "19 invalid_value prompt",
-                                      "20 invalid_value prompt",
-                                      "21 invalid_type prompt",
-                                      "22 invalid_value n",
-                                      "23 invalid_type model"}));
+  EXPECT_EQ(
+      found,
+      (std::vector<std::string>{
+          "2 invalid_json_line -", "3 duplicate_custom_id custom_id",
+          "4 invalid_method method", "5 invalid_url url",
+          "6 invalid_value body.temperature",
+          "7 streaming_unsupported body.stream", "8 model_not_found body.model",
+          "9 missing_required_parameter custom_id",
+          "10 missing_required_parameter method",
+          "11 missing_required_parameter url",
+          "12 missing_required_parameter body", "13 invalid_value temperature",
+          "14 invalid_value messages", "15 invalid_type messages",
+          "16 missing_required_parameter -", "17 invalid_value prompt",
+          "18 invalid_type prompt", "19 invalid_type model"}));
   EXPECT_EQ(jobs_.started(), 0);
 }
 
